@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from engram.memory import Exemplars, Memory
 from engram.methods import ER
-from engram.methods.base import Method
-from engram.methods.fisher import likelihood
+from engram.methods.fisher import visible_label_nll
+from engram.methods.method import Method
 from engram.streams import Ledger, MethodView
 
 cheat = dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ class ImportanceOfTestRows(Method):
     """Takes its importance from test rows."""
 
     def finish(self, learner, task):
-        learner.average_gradient(likelihood, rows=task.test)
+        learner.average_gradient(visible_label_nll, rows=task.test)
 
 
 @cheat

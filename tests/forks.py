@@ -15,11 +15,20 @@ from typing import Any
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        "engram.pools.processes", "engram.recipes", "engram.records", "pandas", "pyarrow.parquet",
-        "safetensors.torch", "torch._dynamo", "pytest", "tests.recipes.test_crash",
-        "tests.recipes.test_two_at_once", "tests.probes.test_kills", "tests.recipes.test_steps",
+        "engram.experiments.pools.process_pool",
+        "engram.experiments",
+        "engram.records",
+        "pandas",
+        "pyarrow.parquet",
+        "safetensors.torch",
+        "torch._dynamo",
+        "pytest",
+        "tests.recipes.test_crash",
+        "tests.recipes.test_two_at_once",
+        "tests.probes.test_kills",
+        "tests.recipes.test_steps",
     ]
-)  # fmt: skip
+)
 LIMIT = 300.0  # seconds
 
 

@@ -23,10 +23,10 @@ from engram.engine import loop
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.methods import GDumb
-from engram.reproduce import cells_of, choose_cells, find_table
-from engram.reproduce.output import COLUMNS, read_lines
-from engram.reproduce.papers import iirc_preset
-from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER
+from engram.reproduce import choose_cells, find_table, read_cells
+from engram.reproduce.papers import iirc_paper
+from engram.reproduce.papers.rwalk_paper import EMBEDDED, PAPER
+from engram.reproduce.result_tables import COLUMNS, read_lines
 from tests.reproduce.invented import invented_table
 
 
@@ -247,7 +247,7 @@ def test_parts_count_without_what_they_call(monkeypatch):
 
 
 def test_seconds_of_a_reproduction(tmp_path, capsys):
-    plain = loop.answers
+    plain = loop.evaluate
     asked = ["rwalk/1", "--embedded", "--cells", "setting=single-head,method=Vanilla,metric=F",
              "--set", "mnist.epochs=1", "seeds=1", "--device", "cpu"]  # fmt: skip
     out, csv = tmp_path / "new" / "found.json", tmp_path / "lines.csv"
@@ -261,7 +261,7 @@ def test_seconds_of_a_reproduction(tmp_path, capsys):
     assert total == pytest.approx(found["wall_s"], abs=0.2)
     assert (found["runs"], len(pd.read_csv(csv))) == (1, 1)
     assert "in all, 1 runs" in capsys.readouterr().out
-    assert loop.answers is plain  # the stopwatches are gone
+    assert loop.evaluate is plain  # the stopwatches are gone
 
 
 # -- verdicts ------------------------------------------------------------------------------------
@@ -277,7 +277,9 @@ def test_counts_on_the_page_are_those_of_the_tables():
 @pytest.mark.parametrize("paper", ["rwalk", "cgl"])
 def test_every_cell_has_a_verdict(paper):
     """Those that were not run say why, as do those that differ."""
-    for cells in (cells_of(paper, str(number)) for number in range(1, 6 if paper == "cgl" else 5)):
+    for cells in (
+        read_cells(paper, str(number)) for number in range(1, 6 if paper == "cgl" else 5)
+    ):
         lines = read_lines(verdicts.HERE / f"{paper}-{cells[0].table}.csv")
         kept = lines.drop_duplicates(["cell", "stage", "metric"])
         assert len(kept) == len(cells)
@@ -340,12 +342,12 @@ def test_the_length_of_a_task_by_the_rule(tmp_path, capsys):
 
 def test_the_first_task_under_a_schedule(capsys):
     """Drawn shapes and a network of two layers in place of CIFAR-100 and half a ResNet."""
-    first_task.main(["--set", "cifar.model=mlp"], iirc_preset.EMBEDDED)
+    first_task.main(["--set", "cifar.model=mlp"], iirc_paper.EMBEDDED)
     said = capsys.readouterr().out
     assert re.fullmatch(r"order 0: 0\.\d{3} after \d+ epochs\n", said)
-    whole = iirc_preset.Preset(cifar=replace(iirc_preset.DRAWN, model="mlp"), cuts=0)
+    whole = iirc_paper.IIRCPreset(cifar=replace(iirc_paper.DRAWN, model="mlp"), cuts=0)
     assert first_task.first_task(whole, 0)[1] == 20  # no cut ends it
-    made = iirc_preset.recipe(first_task.small(iirc_preset.PAPER), "IIRC-CIFAR", "ER")
+    made = iirc_paper.recipe(first_task.small(iirc_paper.PAPER), "IIRC-CIFAR", "ER")
     assert made.stream["data_options"]["resize"] == 16
     net = first_task.half((3, 16, 16))
     assert sum(p.numel() for p in net.parameters()) < 130_000

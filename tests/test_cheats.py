@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engram.checks import METHOD_CHECKS, data_access, leakage, purity, stored_samples
-from engram.checks.report import finding, name_of
-from engram.checks.toys import runs_of, streams, train
+from engram.checks import METHOD_CHECKS, equality_rules, leakage_rules
+from engram.checks.check_report import check_name, run_check
+from engram.checks.toy_runs import make_runs, make_streams, train_runs
 from engram.errors import AccessError, BadArgument, Forbidden
-from engram.learner.proxy import KNOWN, LearnerProxy, proxy_of
+from engram.learner.learner_proxy import KNOWN, LearnerProxy, open_proxy
 from engram.memory import Memory
 from engram.methods import ER, EWC, Finetune, ICaRL, Joint, LwF
 from engram.streams import class_incremental
-from engram.streams.outline import StreamOutline
+from engram.streams.stream_outline import StreamOutline
 from tests import cheats
 
 REFUSED = {
@@ -45,24 +45,26 @@ REFUSED = {
 }  # fmt: skip
 
 CAUGHT = {
-    cheats.HoardsInItsState: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsHalfNumbers: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsBytes: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInTheOptimiser: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInBuffers: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInParameters: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsOnItself: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsInItsModule: stored_samples.check_keeps_no_samples_outside_its_memory,
-    cheats.HoardsFeatures: stored_samples.check_holds_no_more_for_more_rows,
-    cheats.AnswersByPlace: leakage.check_places_of_test_rows_do_not_matter,
-    cheats.AnswersByCompany: purity.check_scores_row_by_row,
-    cheats.LooksAtTheAnswers: leakage.check_labels_out_of_sight_do_not_matter,
-    cheats.LooksAtHiddenLabels: leakage.check_labels_out_of_sight_do_not_matter,
-    cheats.RemembersWhereRowsLie: leakage.check_lost_rows_do_not_matter,
+    cheats.HoardsInItsState: leakage_rules.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsHalfNumbers: leakage_rules.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsBytes: leakage_rules.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInTheOptimiser: leakage_rules.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInBuffers: leakage_rules.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInParameters: leakage_rules.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsOnItself: leakage_rules.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsInItsModule: leakage_rules.check_keeps_no_samples_outside_its_memory,
+    cheats.HoardsFeatures: leakage_rules.check_holds_no_more_for_more_rows,
+    cheats.AnswersByPlace: leakage_rules.check_places_of_test_rows_do_not_matter,
+    cheats.AnswersByCompany: equality_rules.check_scores_row_by_row,
+    cheats.LooksAtTheAnswers: leakage_rules.check_labels_out_of_sight_do_not_matter,
+    cheats.LooksAtHiddenLabels: leakage_rules.check_labels_out_of_sight_do_not_matter,
+    cheats.RemembersWhereRowsLie: leakage_rules.check_lost_rows_do_not_matter,
 }  # fmt: skip
 HONEST = (Finetune(), ER(), EWC(strength=0.1), ICaRL(), LwF(), cheats.KeepsClassMeans())
 RULES = tuple(
-    dict.fromkeys(rule for rule in CAUGHT.values() if rule is not purity.check_scores_row_by_row)
+    dict.fromkeys(
+        rule for rule in CAUGHT.values() if rule is not equality_rules.check_scores_row_by_row
+    )
 )
 
 
@@ -72,25 +74,25 @@ def cheat_id(kind: type) -> str:
 
 def fresh_streams(count: int = 1):
     """Streams that a cheat may spoil."""
-    return [class_incremental(one.data, order=list(one.order)) for one in streams()[:count]]
+    return [class_incremental(one.data, order=list(one.order)) for one in make_streams()[:count]]
 
 
 class TestChecks:
     @pytest.mark.parametrize(("kind", "rule"), CAUGHT.items(), ids=map(cheat_id, CAUGHT))
     def test_a_check_finds_what_no_door_stops(self, kind, rule):
         cheats.KEPT.clear()
-        found = finding(rule, kind())
+        found = run_check(rule, kind())
         assert not found.passed
         assert rule in METHOD_CHECKS
 
-    @pytest.mark.parametrize("rule", RULES, ids=name_of)
+    @pytest.mark.parametrize("rule", RULES, ids=check_name)
     @pytest.mark.parametrize("method", HONEST, ids=lambda one: type(one).__name__)
     def test_the_honest_pass(self, method, rule):
-        found = finding(rule, method)
+        found = run_check(rule, method)
         assert found.passed, found.message
 
     def test_a_door_that_refuses_is_a_finding(self):
-        found = finding(data_access.check_reads_only_what_it_may, cheats.FeedsItself())
+        found = run_check(leakage_rules.check_reads_only_what_it_may, cheats.FeedsItself())
         assert "learner.feed is not available to methods" in found.message
 
     def test_twenty_cheats_and_more(self):
@@ -102,7 +104,7 @@ class TestAccess:
     @pytest.mark.parametrize(("kind", "words"), REFUSED.items(), ids=map(cheat_id, REFUSED))
     def test_a_closed_door_refuses_by_name(self, kind, words, together):
         with pytest.raises(AccessError, match=words):
-            train(runs_of(kind(), fresh_streams(2)), together=together)
+            train_runs(make_runs(kind(), fresh_streams(2)), together=together)
 
     def test_the_public_names_of_a_learner_are_those_of_the_contract(self):
         seen = []
@@ -115,11 +117,11 @@ class TestAccess:
                 for name in KNOWN:
                     getattr(learner, name)
 
-        train(runs_of(Looks(), streams()[:1]))
+        train_runs(make_runs(Looks(), make_streams()[:1]))
         assert isinstance(seen[0], LearnerProxy)
 
     def test_a_stream_without_data(self):
-        stream = streams()[0]
+        stream = make_streams()[0]
         outline = StreamOutline.of(stream)
         outline.visible.fill_(True)
         assert not stream.visible.all()  # the mask that decides is the engine's
@@ -134,7 +136,7 @@ class TestAccess:
                 learner.mine = 1
 
         with pytest.raises(Forbidden, match=r"learner\.mine does not exist.*learner\.state"):
-            train(runs_of(Assigns(), streams()[:1]))
+            train_runs(make_runs(Assigns(), make_streams()[:1]))
 
     def test_labels_of_a_batch_are_the_methods_own(self):
         class Scribbles(Finetune):
@@ -142,7 +144,9 @@ class TestAccess:
                 learner.batch().y.zero_()
                 learner.batch().stage.zero_()
 
-        plain, other = (train(runs_of(one, fresh_streams())) for one in (Finetune(), Scribbles()))
+        plain, other = (
+            train_runs(make_runs(one, fresh_streams())) for one in (Finetune(), Scribbles())
+        )
         assert all(torch.equal(plain[key].vector, other[key].vector) for key in plain)
 
     def test_who_reads_the_past_may_keep_it(self):
@@ -155,7 +159,7 @@ class TestAccess:
                 rows = learner.stream.tasks[0].train[:4]
                 learner.exemplars = cheats.exemplars(rows, 0)
 
-        assert len(train(runs_of(Late(), streams()[:1]))[0, 2].exemplars) == 4
+        assert len(train_runs(make_runs(Late(), make_streams()[:1]))[0, 2].exemplars) == 4
 
     def test_exemplars_of_another_form(self):
         def kept(**changes):
@@ -172,7 +176,7 @@ class TestAccess:
             ({"ranks": torch.zeros(4)}, "exemplars.ranks: expected int64"),
         ):
             with pytest.raises(ValueError, match=words):
-                train(runs_of(kept(**changes), streams()[:1]))
+                train_runs(make_runs(kept(**changes), make_streams()[:1]))
 
     @pytest.mark.parametrize("budget", [{"per_class": 2}, {"fraction": 0.1}, {"total": 6}], ids=str)
     def test_every_kind_of_budget_holds_in_a_run(self, budget):
@@ -180,9 +184,9 @@ class TestAccess:
             def finish(self, learner, task):
                 learner.exemplars = Memory(fraction=1.0).update(learner, task.train)
 
-        train(runs_of(ER(memory=Memory(**budget)), streams()[:1]))
+        train_runs(make_runs(ER(memory=Memory(**budget)), make_streams()[:1]))
         with pytest.raises(BadArgument, match="exemplars: expected at most"):
-            train(runs_of(Greedy(memory=Memory(**budget)), streams()[:1]))
+            train_runs(make_runs(Greedy(memory=Memory(**budget)), make_streams()[:1]))
 
     def test_a_proxy_that_was_kept_opens_nothing_later(self):
         held = []
@@ -194,14 +198,14 @@ class TestAccess:
                 if learner.stage:
                     first.batch(rows, torch.zeros_like(rows))
 
-        (run,) = runs_of(Finetune(), streams()[:1])
+        (run,) = make_runs(Finetune(), make_streams()[:1])
         with pytest.raises(AccessError, match="not in the memory"):
-            train([replace(run, method=Holds())])
+            train_runs([replace(run, method=Holds())])
 
     def test_the_engine_has_the_whole_learner(self):
-        trained = train(runs_of(ER(), streams()[:1]))
+        trained = train_runs(make_runs(ER(), make_streams()[:1]))
         learner = trained[0, 0].stage.learner
-        with proxy_of(learner) as seen:
+        with open_proxy(learner) as seen:
             assert seen.vector is learner.vector
             seen.state = {"a": torch.ones(1)}
         assert learner.state["a"] == 1

@@ -15,36 +15,36 @@ from engram import methods
 from engram.checks import (
     METHOD_CHECKS,
     POLICY_CHECKS,
-    Finding,
-    Report,
+    CheckFinding,
+    CheckReport,
     check,
-    leakage,
-    refinement,
+    leakage_rules,
+    learning_rules,
 )
-from engram.checks.form import check_frozen_dataclass_with_defaults
-from engram.checks.report import finding, name_of
-from engram.checks.suite import made
+from engram.checks.check_report import check_name, run_check
+from engram.checks.check_suite import make_default
+from engram.checks.form_rules import check_frozen_dataclass_with_defaults
 from engram.errors import AccessError, BadArgument
 from engram.memory import Herding, Memory, policies
-from engram.methods.base import Method
+from engram.methods.method import Method
 
 
-@pytest.mark.parametrize("rule", METHOD_CHECKS, ids=name_of)
+@pytest.mark.parametrize("rule", METHOD_CHECKS, ids=check_name)
 @pytest.mark.parametrize("name", methods.__all__)
 def test_method(name, rule):
-    found = finding(rule, made(getattr(methods, name)))
+    found = run_check(rule, make_default(getattr(methods, name)))
     assert found.passed, found.message
 
 
 # What labels that come later must not change, for variants beside the defaults.
 REFINED = [
-    refinement.check_refined_labels_in_lockstep,
-    refinement.check_stored_labels_stay_incomplete,
-    leakage.check_labels_out_of_sight_do_not_matter,
+    learning_rules.check_refined_labels_in_lockstep,
+    learning_rules.check_stored_labels_stay_incomplete,
+    leakage_rules.check_labels_out_of_sight_do_not_matter,
 ]
 
 
-@pytest.mark.parametrize("rule", REFINED, ids=name_of)
+@pytest.mark.parametrize("rule", REFINED, ids=check_name)
 @pytest.mark.parametrize(
     "method",
     [
@@ -57,15 +57,15 @@ REFINED = [
     ids=lambda method: f"{type(method).__name__}-{method.variant}",
 )
 def test_variants_on_labels_that_are_refined(method, rule):
-    found = finding(rule, method)
+    found = run_check(rule, method)
     assert found.passed, found.message
     assert "does not apply" not in found.message
 
 
-@pytest.mark.parametrize("rule", POLICY_CHECKS, ids=name_of)
+@pytest.mark.parametrize("rule", POLICY_CHECKS, ids=check_name)
 @pytest.mark.parametrize("name", policies())
 def test_policy(name, rule):
-    found = finding(rule, name)
+    found = run_check(rule, name)
     assert found.passed, found.message
 
 
@@ -115,7 +115,7 @@ class TestTargets:
         class Listed(Method):
             sizes: list[int] = field(default_factory=list)
 
-        said = finding(check_frozen_dataclass_with_defaults, Listed()).message
+        said = run_check(check_frozen_dataclass_with_defaults, Listed()).message
         assert said.startswith("sizes can be changed")
 
     def test_unknown_names_are_refused(self):
@@ -127,7 +127,9 @@ class TestTargets:
 
 class TestReport:
     def test_shows_what_to_do(self):
-        report = Report("X", [Finding("a", True, "does not apply: no"), Finding("b", False, "do")])
+        report = CheckReport(
+            "X", [CheckFinding("a", True, "does not apply: no"), CheckFinding("b", False, "do")]
+        )
         assert str(report).splitlines() == [
             "X: 1 of 2 checks failed", "  ok    a (does not apply: no)", "  FAIL  b", "        do",
         ]  # fmt: skip
@@ -138,7 +140,7 @@ class TestReport:
         def check_nothing(_target: object) -> None:
             raise AccessError("task 1: row 3 is a test row")
 
-        found = finding(check_nothing, Method())
+        found = run_check(check_nothing, Method())
         assert not found.passed
         assert "read the task's own rows" in found.message
         assert "row 3 is a test row" in found.message
@@ -303,8 +305,8 @@ BROKEN = {
 
 @pytest.mark.parametrize(("kind", "rule"), BROKEN.items(), ids=[k.__name__ for k in BROKEN])
 def test_a_broken_rule_is_found(kind, rule):
-    (one,) = [r for r in METHOD_CHECKS if name_of(r) == rule]
-    found = finding(one, kind())
+    (one,) = [r for r in METHOD_CHECKS if check_name(r) == rule]
+    found = run_check(one, kind())
     assert not found.passed
     assert len(found.message) > 20
 
@@ -328,4 +330,4 @@ def test_a_policy_that_ranks_by_length_is_found():
 def test_the_page_on_the_contract_lists_every_check():
     page = (Path(__file__).parents[1] / "docs" / "contract.md").read_text(encoding="utf-8")
     for rule in (*METHOD_CHECKS, *POLICY_CHECKS):
-        assert f"| {name_of(rule)} | {(rule.__doc__ or '').strip()} |" in page
+        assert f"| {check_name(rule)} | {(rule.__doc__ or '').strip()} |" in page

@@ -15,11 +15,18 @@ import pytest
 import torch
 
 import engram
-from engram.disk import DiskError, all_at_once, appearing, make_folder, remove_leftovers
 from engram.errors import EngramError, RecordError
-from engram.recipes import Callback
+from engram.experiments import Callback
+from engram.io import (
+    DiskError,
+    TensorFile,
+    atomic_write,
+    make_folder,
+    remove_leftovers,
+    save_tensors,
+    write_together,
+)
 from engram.records import Rows, RunDirectory, read
-from engram.tensor_file import TensorFile, save_tensors
 
 
 @contextmanager
@@ -66,10 +73,10 @@ def test_disks_that_fail_in_words(tmp_path, monkeypatch, code, words):
 def test_files_that_appear_at_once_do_so_or_not_at_all(tmp_path, monkeypatch):
     def write(last="c"):
         for name in ("a", "b", last):
-            with appearing(tmp_path / name) as temporary:
+            with atomic_write(tmp_path / name) as temporary:
                 temporary.write_text(name)
 
-    with pytest.raises(ValueError, match="null byte"), all_at_once():
+    with pytest.raises(ValueError, match="null byte"), write_together():
         write(last="\0")
     assert not list(tmp_path.iterdir())
 
@@ -78,14 +85,14 @@ def test_files_that_appear_at_once_do_so_or_not_at_all(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
-        with pytest.raises(DiskError, match="the disk is full"), all_at_once():
+        with pytest.raises(DiskError, match="the disk is full"), write_together():
             write()
     assert not list(tmp_path.iterdir())
-    with all_at_once():
+    with write_together():
         write()
         assert not list(tmp_path.glob("[!.]*"))
     assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["a", "b", "c"]
-    with appearing(tmp_path / "d") as temporary:  # alone again
+    with atomic_write(tmp_path / "d") as temporary:  # alone again
         temporary.write_text("d")
     assert (tmp_path / "d").exists()
 
@@ -119,13 +126,13 @@ def test_folders_are_made_inside_what_is_there_only(tmp_path):
 
 def test_what_a_dead_writer_left_is_removed_at_once_and_a_living_ones_is_not(tmp_path):
     code = (
-        "import os, sys\nfrom engram.disk import appearing\n"
-        "with appearing(sys.argv[1]) as temporary:\n"
+        "import os, sys\nfrom engram.io import atomic_write\n"
+        "with atomic_write(sys.argv[1]) as temporary:\n"
         "    temporary.write_text('half')\n    os._exit(0)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")], check=True)
     (half,) = tmp_path.iterdir()
-    with appearing(tmp_path / "b") as temporary:
+    with atomic_write(tmp_path / "b") as temporary:
         temporary.write_text("going on")
         (tmp_path / ".c.tmp-0f0f0f0f-1-0").touch()  # of another machine
         assert remove_leftovers(tmp_path) == [half]

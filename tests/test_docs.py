@@ -78,7 +78,7 @@ def test_dead_links_are_found(tmp_path):
 
 
 def named_files(text: str) -> set[str]:
-    """Files of the package that a page names in backticks, `engine/run.py`."""
+    """Files of the package that a page names in backticks, `engine/run_definition.py`."""
     return {path for path in re.findall(r"`([a-z_/]+/\w+\.py)`", text) if "NAME" not in path}
 
 
@@ -175,14 +175,14 @@ def test_nothing_reaches_beside_the_checkout():
 def test_foreign_words_are_found():
     for word in ("/wo" + "rk/x", "/ho" + "me/me", "https://py" + "pi.org/simple"):
         assert foreign_words(f"see {word}".encode())
-    assert not foreign_words(b"engram/data/core.py and homework/root")
+    assert not foreign_words(b"engram/data/dataset.py and homework/root")
 
 
 def test_what_verbs_are_given_is_there():
     """The names in the tables of the guide are those of the classes, and none that is closed."""
     from engram.learner.batch import Batch
-    from engram.learner.net import Net
-    from engram.learner.proxy import KNOWN
+    from engram.learner.learner_proxy import KNOWN
+    from engram.learner.networks import Net
 
     page = (ROOT / "docs/guide/own-method.md").read_text(encoding="utf-8")
     part = page.split("## What the verbs are given")[1].split("\n## ")[0]

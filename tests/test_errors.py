@@ -9,15 +9,14 @@ import pytest
 import torch
 
 import engram
-from engram.cli.catalogue import entries
+from engram.cli.component_help import list_entries
 from engram.engine.training import PRECISIONS, SCHEDULES
-from engram.errors import BadArgument, unknown
+from engram.errors import SYNONYMS, BadArgument, edit_distance, suggest_name, unknown
+from engram.experiments.pools import POOLS
 from engram.learner.feed import AUGMENTATIONS
-from engram.learner.network import OPTIMIZERS
 from engram.learner.objectives import OBJECTIVES
-from engram.own_code import own_object
-from engram.pools import POOLS
-from engram.spelling import OTHER_WORDS, misspelt, nearest
+from engram.learner.parameter_layout import OPTIMIZERS
+from engram.plugins import load_user_object
 
 FIELDS = [
     "batch_size", "classes_per_task", "epochs", "head", "hidden", "label", "labels", "last",
@@ -54,7 +53,7 @@ METHODS = ["AGEM", "DERpp", "ER", "EWC", "EWCpp", "Finetune", "GEM", "ICaRL", "J
     ],
 )
 def test_a_slip_of_the_pen_is_understood(written, meant):
-    assert nearest(written, FIELDS) == meant
+    assert suggest_name(written, FIELDS) == meant
     assert f"did you mean '{meant}'?" in str(unknown("--set", written, FIELDS))
 
 
@@ -69,7 +68,7 @@ def test_a_slip_of_the_pen_is_understood(written, meant):
     ],
 )
 def test_names_of_methods(written, meant):
-    assert nearest(written, METHODS) == meant
+    assert suggest_name(written, METHODS) == meant
 
 
 @pytest.mark.parametrize(
@@ -139,31 +138,31 @@ def test_constructors_offer_the_name_that_was_meant(make, meant):
 
 def test_other_words_are_letters_of_names_that_exist():
     kinds = ("methods", "models", "metrics", "training")
-    known = {name for kind in kinds for name in entries(kind)} | {*POOLS, *FIELDS, *VALUES}
-    assert set(OTHER_WORDS) <= known
-    words = [word for line in OTHER_WORDS.values() for word in line.split()]
-    assert all(nearest(word, OTHER_WORDS) for word in words)
+    known = {name for kind in kinds for name in list_entries(kind)} | {*POOLS, *FIELDS, *VALUES}
+    assert set(SYNONYMS) <= known
+    words = [word for line in SYNONYMS.values() for word in line.split()]
+    assert all(suggest_name(word, SYNONYMS) for word in words)
 
 
 @pytest.mark.parametrize(
     "written", ["tau", "width", "x", "", "rate", "temperature", "depth", "mse_loss", "focal"]
 )
 def test_nothing_is_offered_where_nothing_is_near(written):
-    assert nearest(written, FIELDS) is None
+    assert suggest_name(written, FIELDS) is None
     assert "did you mean" not in str(unknown("--set", written, FIELDS))
 
 
 def test_a_word_of_similar_letters_is_not_near():
     without = [one for one in FIELDS if one != "strength"]
-    assert nearest("strenght", without) is None
-    assert nearest("stregth", [*without, "length"]) is None
-    assert nearest("ER", ["SI", "EWC"]) is None
+    assert suggest_name("strenght", without) is None
+    assert suggest_name("stregth", [*without, "length"]) is None
+    assert suggest_name("ER", ["SI", "EWC"]) is None
 
 
 def test_slips_are_counted():
     pairs = [("", "abc"), ("abc", "abc"), ("abc", "acb"), ("abc", "xabc"), ("kitten", "sitting")]
-    assert [misspelt(a, b) for a, b in pairs] == [3, 0, 1, 1, 3]
-    assert [misspelt(b, a) for a, b in pairs] == [3, 0, 1, 1, 3]
+    assert [edit_distance(a, b) for a, b in pairs] == [3, 0, 1, 1, 3]
+    assert [edit_distance(b, a) for a, b in pairs] == [3, 0, 1, 1, 3]
 
 
 def test_the_declaration_that_had_the_name_of_a_method_is_named():
@@ -173,7 +172,7 @@ def test_the_declaration_that_had_the_name_of_a_method_is_named():
 
 @pytest.mark.parametrize("name", ["json.py:Quiet", "json:dumps", "engram.probes:Features"])
 def test_errors_of_the_library_and_of_pythons_own_are_nobodys_own(name, monkeypatch):
-    monkeypatch.setattr("engram.own_code.OWN_MODULES", known := set())
+    monkeypatch.setattr("engram.plugins.USER_MODULES", known := set())
     with contextlib.suppress(BadArgument):
-        own_object(name)
+        load_user_object(name)
     assert not known

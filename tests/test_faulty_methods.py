@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from engram import Memory, Method, ReplaySpec, keys
-from engram.checks import basics, check, equality, labels, learning, purity, verbs
-from engram.checks.report import Broken, finding, findings
-from engram.checks.suite import METHOD_CHECKS, NEEDS, ROOTS, needs
-from engram.checks.toys import runs_of, streams, train
+from engram.checks import check, equality_rules, form_rules, learning_rules
+from engram.checks.check_report import BrokenRule, run_check, run_checks
+from engram.checks.check_suite import METHOD_CHECKS, REQUIRED_CHECKS, ROOT_CHECKS, required_checks
+from engram.checks.toy_runs import make_runs, make_streams, train_runs
 from engram.errors import BadArgument
 from engram.losses import masked_ce
 from engram.methods import Finetune
@@ -61,14 +61,14 @@ def test_a_misspelt_declaration_is_a_failure():
 
 def test_helpers_beside_a_verb_are_no_misspellings():
     kind = method(loss=twice, losses=lambda self: 1, _los=lambda self: 1, strength=1.0)
-    verbs.check_verbs_are_known(kind())
+    form_rules.check_verbs_are_known(kind())
 
 
 def test_a_subclass_that_overrides_nothing_is_a_failure():
     found, message = the_fault(method(strength=1.0))
     assert found == "verbs are known"
     assert "plain finetuning" in message
-    assert finding(verbs.check_verbs_are_known, Finetune()).passed
+    assert run_check(form_rules.check_verbs_are_known, Finetune()).passed
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_float64_draw_fails_in_float32():
     found, message = the_fault(Noise)
     assert found == "single precision"
     assert "engram.keys draws float64" in message
-    assert finding(basics.check_single_precision, Noise(single=True)).passed
+    assert run_check(form_rules.check_single_precision, Noise(single=True)).passed
 
 
 def test_a_state_that_changes_its_precision_is_a_failure():
@@ -155,7 +155,7 @@ def test_a_state_that_changes_its_precision_is_a_failure():
             return {"sum": state["sum"] + keys.uniform(3, 2)}
 
     # a scalar of another precision is cast, as always in torch; a tensor with axes is not
-    assert finding(basics.check_single_precision, Drifts()).passed
+    assert run_check(form_rules.check_single_precision, Drifts()).passed
     found, message = the_fault(Counts)
     assert found == "verbs return what they should"
     assert "dtypes" in message
@@ -275,7 +275,7 @@ def test_divergence_is_named_once(kind, words):
 # -- advice ----------------------------------------------------------------------------------------
 def advice(rule: Any, kind: type[Method]) -> str:
     """What one check says about a method that breaks it."""
-    found = finding(rule, kind())
+    found = run_check(rule, kind())
     assert not found.passed
     return found.message
 
@@ -308,7 +308,7 @@ def stiff(self, net, batch, state):
     ],
 )  # fmt: skip
 def test_what_keeps_a_task_from_being_learnt_is_tried_out(own, words):
-    assert re.search(words, advice(learning.check_beats_chance, method(**own)))
+    assert re.search(words, advice(learning_rules.check_beats_chance, method(**own)))
 
 
 def unweighted(self, net, batch, state):
@@ -320,10 +320,10 @@ def unpadded(self, net, batch, state):
 
 
 def test_advice_on_padding_is_true():
-    plain = advice(equality.check_lockstep_is_the_loop, method(loss=unweighted))
+    plain = advice(equality_rules.check_lockstep_is_the_loop, method(loss=unweighted))
     assert "sum(w * l) / sum(w)" in plain
-    assert finding(equality.check_lockstep_is_the_loop, method(loss=unpadded)()).passed
-    normed = advice(equality.check_lockstep_with_batch_norm, method(loss=unpadded))
+    assert run_check(equality_rules.check_lockstep_is_the_loop, method(loss=unpadded)()).passed
+    normed = advice(equality_rules.check_lockstep_with_batch_norm, method(loss=unpadded))
     assert "call net(batch.x, batch.w)" in normed
 
 
@@ -339,7 +339,7 @@ def test_padding_is_blamed_though_a_term_is_nothing_where_a_task_begins():
         return terms
 
     kind = method(start=kept, loss=taught)
-    assert "sum(w * l) / sum(w)" in advice(equality.check_lockstep_is_the_loop, kind)
+    assert "sum(w * l) / sum(w)" in advice(equality_rules.check_lockstep_is_the_loop, kind)
 
 
 def test_advice_does_not_blame_padding_for_everything():
@@ -353,14 +353,14 @@ def test_advice_does_not_blame_padding_for_everything():
         return {"task": (1 + 0.1 * state["turn"]) * net.task(batch)}
 
     kind = method(start=numbered, loss=turned)
-    assert "does not feel padding" in advice(equality.check_lockstep_is_the_loop, kind)
+    assert "does not feel padding" in advice(equality_rules.check_lockstep_is_the_loop, kind)
 
 
 def test_a_term_without_gradient_is_named():
     def idle(self, net, batch, state):
         return {"task": net.task(batch), "penalty": 0 * net.vector.sum()}
 
-    said = advice(equality.check_it_does_something, method(loss=idle))
+    said = advice(equality_rules.check_it_does_something, method(loss=idle))
     assert "the gradient of 'penalty' is 0" in said
 
 
@@ -409,7 +409,7 @@ def test_state_whose_shape_follows_the_rows_is_named_once():
 
 def test_the_same_error_is_named_once():
     def check_first(_target):
-        raise Broken("a rule")
+        raise BrokenRule("a rule")
 
     def check_second(target):
         target.finish(None, None)
@@ -420,7 +420,7 @@ def test_the_same_error_is_named_once():
     def broken(self, learner, task):
         raise KeyError("mine")
 
-    one, two, three = findings(
+    one, two, three = run_checks(
         (check_first, check_second, check_third), method(finish=broken)(), lambda _check: []
     )
     assert (one.ran, two.ran, three.ran) == (True, True, False)
@@ -430,12 +430,14 @@ def test_the_same_error_is_named_once():
 
 def test_needs_stand_before_what_needs_them():
     places = {one: place for place, one in enumerate(METHOD_CHECKS)}
-    assert set(ROOTS) | set(NEEDS) <= set(METHOD_CHECKS)
+    assert set(ROOT_CHECKS) | set(REQUIRED_CHECKS) <= set(METHOD_CHECKS)
     for one in METHOD_CHECKS:
-        assert all(places[other] < places[one] for other in needs(one))
-    assert needs(METHOD_CHECKS[-1])
+        assert all(places[other] < places[one] for other in required_checks(one))
+    assert required_checks(METHOD_CHECKS[-1])
     # a loss that keeps something to itself differs from training to training, whatever is compared
-    assert purity.check_loss_is_pure in needs(equality.check_resume_is_uninterrupted)
+    assert equality_rules.check_loss_is_pure in required_checks(
+        equality_rules.check_resume_is_uninterrupted
+    )
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -450,13 +452,13 @@ def test_needs_stand_before_what_needs_them():
 )  # fmt: skip
 def test_runs_refuse_wrong_verbs_in_one_line(own, words, together):
     with pytest.raises(BadArgument, match=re.escape(words)):
-        train(runs_of(method(**own)(), streams()[:2]), together=together)
+        train_runs(make_runs(method(**own)(), make_streams()[:2]), together=together)
 
 
 def test_a_run_says_that_a_loss_is_constant():
     kind = method(loss=lambda self, net, batch, state: {"task": net.task(batch).detach()})
     with pytest.raises(BadArgument, match="terms that depend on the weights"):
-        train(runs_of(kind(), streams()[:1]))
+        train_runs(make_runs(kind(), make_streams()[:1]))
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -502,7 +504,7 @@ def test_a_threshold_that_is_declared_and_not_learnt_is_a_failure(own):
     found, message = the_fault(method(decides=("argmax", "threshold"), **own))
     assert found == "label sets"
     assert "declares a threshold on its scores" in message
-    message = finding(labels.check_label_sets, method(**own)()).message
+    message = run_check(learning_rules.check_label_sets, method(**own)()).message
     assert message == "does not apply: it decides by argmax, so streams with label sets are refused"
 
 
@@ -523,9 +525,9 @@ def test_a_field_in_single_precision_is_named():
     kind = type("Mine", (Method,), {"loss": tensor_or_number, "factor": 0.7,
                                     "__annotations__": {"factor": float}})  # fmt: skip
     mine = dataclass(frozen=True, kw_only=True)(kind)()
-    equality.check_lockstep_is_the_loop(mine)
-    with pytest.raises(Broken, match="a float field is a number in a run alone"):
-        equality.check_lockstep_with_strengths(mine)
+    equality_rules.check_lockstep_is_the_loop(mine)
+    with pytest.raises(BrokenRule, match="a float field is a number in a run alone"):
+        equality_rules.check_lockstep_with_strengths(mine)
 
 
 def two_views(joined):
@@ -542,10 +544,10 @@ def two_views(joined):
 
 def test_views_lie_side_by_side_where_masks_are_drawn_by_place():
     behind = two_views(lambda a, b: torch.cat([a, b]))
-    with pytest.raises(Broken, match="several views of a row go side by side"):
-        equality.check_lockstep_with_dropout(behind())
+    with pytest.raises(BrokenRule, match="several views of a row go side by side"):
+        equality_rules.check_lockstep_with_dropout(behind())
     beside = two_views(lambda a, b: torch.stack([a, b], 1).flatten(0, 1))
-    equality.check_lockstep_with_dropout(beside())
+    equality_rules.check_lockstep_with_dropout(beside())
 
 
 def test_a_run_that_diverged_needs_no_scores_of_its_own():
@@ -557,4 +559,4 @@ def test_a_run_that_diverged_needs_no_scores_of_its_own():
     def scores(self, output, state):
         return output.logits * state["scale"]
 
-    equality.check_a_diverging_run_harms_no_other(method(finish=finish, scores=scores)())
+    equality_rules.check_a_diverging_run_harms_no_other(method(finish=finish, scores=scores)())

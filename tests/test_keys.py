@@ -63,14 +63,16 @@ def test_a_draw_by_a_kernel_is_reshaped_and_asked_for_where_it_is_large(monkeypa
 
     key, shape = torch.tensor([4, 5]), (3, 700)
     folded = keys.fold(key, "name", torch.tensor(3))
-    plain = keys.bits(key, *shape), keys.keep(key, 0.25, *shape)
+    plain = keys.bits(key, *shape), keys.dropout_mask(key, 0.25, *shape)
     stand_in = SimpleNamespace(
-        bits=drawn, keep=drawn, mix=lambda key, add: asked.append(add) or keys._mix_(key + add)
+        bits=drawn,
+        dropout_mask=drawn,
+        mix=lambda key, add: asked.append(add) or keys._mix_(key + add),
     )
     monkeypatch.setitem(sys.modules, "engram.key_kernels", stand_in)
     monkeypatch.setattr(keys, "_has_kernel", lambda key, count=4096: count > 2000)
     assert torch.equal(keys.bits(key, *shape), plain[0])
-    assert torch.equal(keys.keep(key, 0.25, *shape), plain[1])
+    assert torch.equal(keys.dropout_mask(key, 0.25, *shape), plain[1])
     assert asked == [(2100,), (2**22, 2100)]
     assert torch.equal(keys.fold(key, "name", torch.tensor(3)), folded)
     assert asked[3] == keys._STEP
@@ -87,12 +89,12 @@ def test_large_draws_are_those_of_whole_numbers():
     assert keys.bits(key, 8).tolist() == keys.bits(torch.tensor([key]), 8)[0].tolist() == expected
 
 
-@pytest.mark.parametrize("wrong", ["mix", "bits", "keep"])
+@pytest.mark.parametrize("wrong", ["mix", "bits", "dropout_mask"])
 def test_a_kernel_that_draws_something_else_is_given_up_in_words(wrong, monkeypatch):
     right = {
         "mix": lambda key, add: keys._mix_(key + add),
         "bits": keys._bits,
-        "keep": lambda key, least, count: (keys._bits(key, count) >> 39) >= least,
+        "dropout_mask": lambda key, least, count: (keys._bits(key, count) >> 39) >= least,
     }
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "engram.key_kernels", SimpleNamespace(**right))

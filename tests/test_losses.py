@@ -4,15 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engram.losses import (
-    balanced_ce,
-    bce_rows,
-    ce_rows,
-    distill_rows,
-    masked_ce,
-    mean,
-    multi_hot,
-)
+from engram.losses import balanced_ce, bce_rows, ce_rows, distill_rows, masked_ce, mean, multi_hot
 
 ALL = torch.tensor([True, True])
 

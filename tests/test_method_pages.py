@@ -17,13 +17,13 @@ import pytest
 from engram import methods, metrics
 from engram.data import load
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.errors import BadArgument
 from engram.memory import Memory, policies
 from engram.memory.budget import BUDGETS
-from engram.methods.base import Method
-from engram.records.papers import reference
-from engram.reproduce.papers.rwalk_preset import Preset, Protocol
+from engram.methods.method import Method
+from engram.records.printed_tables import reference
+from engram.reproduce.papers.rwalk_paper import RWalkPreset, RWalkProtocol
 from engram.streams import class_incremental
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -312,7 +312,7 @@ def test_definitions_of_forgetting_have_the_values_of_the_code() -> None:
 def test_protocol_names_every_choice_and_erratum() -> None:
     path = DOCS / "protocols" / "rwalk.md"
     said = {part for word in quoted(path) for part in word.split(".")}
-    assert not (set(names(Preset)) | set(names(Protocol))) - said
+    assert not (set(names(RWalkPreset)) | set(names(RWalkProtocol))) - said
     errata = re.findall(r"^\| R(\d+) \|", path.read_text("utf-8"), re.M)
     assert errata == [str(number) for number in range(1, 18)]
     assert "`benchmarks/reproduce/rwalk-1.csv`" in path.read_text("utf-8")

@@ -14,33 +14,29 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.checks import (
-    data_access,
-    equality,
-    generators,
-    learning,
-    oracles,
-    policies,
-    refinement,
-    settings,
+    equality_rules,
+    leakage_rules,
+    learning_rules,
+    method_family_rules,
+    policy_rules,
 )
-from engram.checks.report import finding
-from engram.checks.tamed import tight
-from engram.engine import loop
-from engram.engine.checkpoints import single as checkpoint
-from engram.engine.groups import host_verbs
-from engram.engine.groups.prefixes import Prefixes
+from engram.checks.check_report import run_check
+from engram.checks.toy_runs import shrink_memory
+from engram.engine import checkpoints as checkpoint
+from engram.engine import host_verbs, loop
+from engram.engine.engine import SharedPrefixes
 from engram.engine.optim import Optimizer
 from engram.learner import gradients
 from engram.learner import learner as learners
-from engram.learner.bound import BoundNet
-from engram.learner.layout import Networks
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet, Net
+from engram.learner.bound_module import BoundNet
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet, Net
+from engram.learner.parameter_layout import Networks
 from engram.losses import mean
-from engram.memory import Memory, budget, reservoir
+from engram.memory import Memory, budget, ranking_policies
 from engram.methods import AGEM, DGR, ER, EWC, LGR, SI, ICaRL, LwF
-from engram.methods.base import Method, ReplaySpec
-from engram.methods.quadratic import penalty
+from engram.methods.method import Method, ReplaySpec
+from engram.methods.quadratic_penalty import quadratic_penalty
 from engram.models import layers
 
 Check = Callable[[Any], None]
@@ -48,37 +44,40 @@ Check = Callable[[Any], None]
 
 def killed(check: Check, mutant: Any) -> str:
     """The message by which a check rejects a mutant."""
-    found = finding(check, mutant)
+    found = run_check(check, mutant)
     assert not found.passed, f"{found.check} lets the mutant live"
     return found.message
 
 
 def healthy(check: Check, original: Any) -> None:
-    found = finding(check, original)
+    found = run_check(check, original)
     assert found.passed, found.message
     assert "does not apply" not in found.message
 
 
 class TestImportance:
     def test_square_of_the_batch_mean_sold_as_per_sample(self, monkeypatch):
-        check, original = oracles.check_importance_is_per_sample, Learner.average_gradient
+        check, original = (
+            method_family_rules.check_importance_is_per_sample,
+            RunLearner.average_gradient,
+        )
         healthy(check, EWC())
 
-        def batched(self: Learner, term: Any, **options: Any) -> Tensor:
+        def batched(self: RunLearner, term: Any, **options: Any) -> Tensor:
             return original(self, term, **{**options, "group": 16})
 
-        monkeypatch.setattr(Learner, "average_gradient", batched)
+        monkeypatch.setattr(RunLearner, "average_gradient", batched)
         assert "square each sample's gradient" in killed(check, EWC())
 
     def test_fisher_pass_in_training_mode(self, monkeypatch):
-        check, original = oracles.check_importance_is_per_sample, FunctionalNet.__init__
+        check, original = method_family_rules.check_importance_is_per_sample, FunctionalNet.__init__
         healthy(check, EWC())
 
         def training(self: Any, *args: Any, **options: Any) -> None:
             original(self, *args, **{**options, "training": True})
 
         monkeypatch.setattr(gradients.FunctionalNet, "__init__", training)
-        assert not finding(check, EWC()).passed
+        assert not run_check(check, EWC()).passed
 
     def test_fisher_pass_moves_batch_norm(self):
         @dataclass(frozen=True, kw_only=True)
@@ -89,12 +88,12 @@ class TestImportance:
                 learner.buffers = net.buffers
                 super().finish(learner, task)
 
-        check = learning.check_finish_leaves_statistics_alone
+        check = learning_rules.check_finish_leaves_statistics_alone
         healthy(check, EWC())
         assert "finish moves running statistics" in killed(check, Moving())
 
     def test_network_left_in_eval_mode(self, monkeypatch):
-        check, original = learning.check_finish_leaves_statistics_alone, Networks.__init__
+        check, original = learning_rules.check_finish_leaves_statistics_alone, Networks.__init__
         healthy(check, EWC())
 
         def sleepy(self: Networks, *args: Any, **options: Any) -> None:
@@ -106,7 +105,7 @@ class TestImportance:
 
 
 class TestPenalty:
-    check = staticmethod(equality.check_it_does_something)
+    check = staticmethod(equality_rules.check_it_does_something)
 
     def test_saved_weights_compared_with_saved_weights(self):
         @dataclass(frozen=True, kw_only=True)
@@ -115,7 +114,9 @@ class TestPenalty:
                 terms = {"task": net.task(batch)}
                 if "importance" in state:
                     old = state["anchor"]
-                    terms["penalty"] = penalty(old, old, state["importance"], self.factor())
+                    terms["penalty"] = quadratic_penalty(
+                        old, old, state["importance"], self.factor()
+                    )
                 return terms
 
         healthy(self.check, EWC())
@@ -145,7 +146,7 @@ class TestPenalty:
 
 
 class TestPlainGradient:
-    check = staticmethod(oracles.check_step_gets_the_plain_gradient)
+    check = staticmethod(method_family_rules.check_step_gets_the_plain_gradient)
 
     def test_si_fed_the_regularised_gradient_by_the_method(self):
         @dataclass(frozen=True, kw_only=True)
@@ -155,7 +156,7 @@ class TestPlainGradient:
                 if "importance" in state:
                     weights = net.networks.layout.flatten(net.params.values())
                     old, importance = state["anchor"], state["importance"]
-                    terms["penalty"] = penalty(weights, old, importance, self.factor())
+                    terms["penalty"] = quadratic_penalty(weights, old, importance, self.factor())
                 return terms
 
         healthy(self.check, SI())
@@ -172,7 +173,7 @@ class TestPlainGradient:
 
 class TestTeacher:
     def test_teacher_in_training_mode(self, monkeypatch):
-        check, original = oracles.check_old_networks_are_in_eval_mode, Net.frozen
+        check, original = method_family_rules.check_old_networks_are_in_eval_mode, Net.frozen
         healthy(check, LwF())
 
         def awake(self: Net, snapshot: Any, path: str | None = None) -> Callable[..., Any]:
@@ -191,11 +192,11 @@ class TestTeacher:
 
         monkeypatch.setattr(Net, "frozen", awake)
         assert "use net.frozen" in killed(check, LwF())
-        assert not finding(equality.check_lockstep_with_dropout, LwF()).passed
+        assert not run_check(equality_rules.check_lockstep_with_dropout, LwF()).passed
 
 
 class TestRehearsal:
-    check = staticmethod(data_access.check_exemplars_are_trained_on)
+    check = staticmethod(leakage_rules.check_exemplars_are_trained_on)
 
     @pytest.mark.parametrize("kind", [ER, ICaRL, AGEM])
     def test_exemplars_stored_but_in_no_batch(self, kind):
@@ -222,23 +223,23 @@ class TestRehearsal:
 
 class TestMemory:
     def test_reservoir_off_by_one(self, monkeypatch):
-        check = policies.check_reservoir_is_uniform
+        check = policy_rules.check_reservoir_is_uniform
         healthy(check, "reservoir")
 
         def short(key: keys.Key, seen: int, count: int) -> Tensor:
             place = torch.arange(seen, seen + count)
-            return keys.below(keys.fold(key, place), place.clamp(min=1))  # below n - 1, not n
+            return keys.randint(keys.fold(key, place), place.clamp(min=1))  # below n - 1, not n
 
-        monkeypatch.setattr(reservoir, "draw_slots", short)
+        monkeypatch.setattr(ranking_policies, "draw_slots", short)
         assert "chi-square" in killed(check, "reservoir")
 
     def test_labels_of_exemplars_are_refreshed(self, monkeypatch):
-        check = refinement.check_stored_labels_stay_incomplete
+        check = learning_rules.check_stored_labels_stay_incomplete
         healthy(check, ER())
 
         def all_of_them(stream, rows, stages):
             y = stream.targets[rows]
-            return learners.shown_first(y, y >= 0)
+            return learners.move_hidden_last(y, y >= 0)
 
         monkeypatch.setattr(learners, "visible_labels", all_of_them)
         assert "labels they were stored with" in killed(check, ER())
@@ -253,8 +254,8 @@ class TestMemory:
 
         if not guarded:  # the check finds it even where the engine does not
             monkeypatch.setattr(loop, "check_budget", lambda learner, method: None)
-        healthy(data_access.check_memory_within_budget, ER())
-        killed(data_access.check_memory_within_budget, Greedy())
+        healthy(leakage_rules.check_memory_within_budget, ER())
+        killed(leakage_rules.check_memory_within_budget, Greedy())
 
     def test_exemplars_of_the_test_set(self):
         @dataclass(frozen=True, kw_only=True)
@@ -263,10 +264,10 @@ class TestMemory:
                 kept = self.memory.update(learner, task.train)
                 learner.exemplars = kept._replace(rows=task.test[: len(kept)][kept.ranks])
 
-        killed(data_access.check_memory_within_budget, Peeping())
+        killed(leakage_rules.check_memory_within_budget, Peeping())
 
     def test_class_ids_as_keys(self, monkeypatch):
-        check, mine = equality.check_class_ids_do_not_matter, tight(ER())
+        check, mine = equality_rules.check_class_ids_do_not_matter, shrink_memory(ER())
         healthy(check, mine)
 
         def by_id(learner: Any, column: int) -> keys.Key:
@@ -274,7 +275,7 @@ class TestMemory:
 
         monkeypatch.setattr(budget, "group_key", by_id)
         assert "never ids" in killed(check, mine)
-        assert "never ids" in killed(policies.check_policy_ignores_class_ids, "random")
+        assert "never ids" in killed(policy_rules.check_policy_ignores_class_ids, "random")
 
 
 class TestLeaks:
@@ -285,8 +286,8 @@ class TestLeaks:
                 super().finish(learner, task)
                 learner.outputs(task.test)
 
-        healthy(data_access.check_reads_only_what_it_may, ER())
-        assert "a test row" in killed(data_access.check_reads_only_what_it_may, Reader())
+        healthy(leakage_rules.check_reads_only_what_it_may, ER())
+        assert "a test row" in killed(leakage_rules.check_reads_only_what_it_may, Reader())
 
     @pytest.mark.parametrize("part", ["test", "future"])
     def test_rows_past_the_door(self, part):
@@ -299,7 +300,7 @@ class TestLeaks:
                 rows = task.test if part == "test" else later
                 learner.vector += 1e-3 * stream.data.x[rows].double().mean()
 
-        check = data_access.check_test_and_future_rows_do_not_matter
+        check = leakage_rules.check_test_and_future_rows_do_not_matter
         healthy(check, Method())
         assert "depends on test rows or on later tasks" in killed(check, Thief())
 
@@ -311,7 +312,7 @@ class TestLeaks:
                     rows = learner.stream.tasks[0].train
                     learner.batch(rows, torch.zeros_like(rows))
 
-        assert 'reads = "past"' in killed(data_access.check_reads_only_what_it_may, Nostalgic())
+        assert 'reads = "past"' in killed(leakage_rules.check_reads_only_what_it_may, Nostalgic())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,7 +353,7 @@ class TestGenerators:
                 if learner.state:
                     learner.state = {**learner.state, "rivals": learner.state["heads"]}
 
-        check = generators.check_replayed_classes_meet_new_ones
+        check = method_family_rules.check_replayed_classes_meet_new_ones
         healthy(check, LGR(distill=distill))
         assert "run over the new classes too" in killed(check, Sheltered(distill=distill))
 
@@ -364,14 +365,14 @@ class TestGenerators:
                 last = {k: v[-1:] for k, v in learner.state.items() if k in ("heads", "rivals")}
                 learner.state = {**learner.state, **last}
 
-        check = generators.check_replayed_rows_meet_every_head
+        check = method_family_rules.check_replayed_rows_meet_every_head
         healthy(check, DGR())
         assert "the head of task 0 stands still" in killed(check, LastHead())
 
 
 class TestCompany:
     def test_networks_alike_by_names_and_shapes(self, monkeypatch):
-        check = settings.check_other_settings_beside_it
+        check = equality_rules.check_other_settings_beside_it
         healthy(check, Brings())
 
         def loosely(self: Networks) -> Any:
@@ -382,13 +383,13 @@ class TestCompany:
         assert "between lockstep and loop" in killed(check, Brings())
 
     def test_initial_weights_of_another_run(self, monkeypatch):
-        check = equality.check_lockstep_is_the_loop
+        check = equality_rules.check_lockstep_is_the_loop
         healthy(check, Brings())
-        monkeypatch.setattr(Networks, "of_run", lambda self, own: _handed_out(self, own))
+        monkeypatch.setattr(Networks, "with_weights_of", lambda self, own: _handed_out(self, own))
         assert "between lockstep and loop" in killed(check, Brings())
 
     def test_row_weights_ignored_where_nothing_is_padded(self, monkeypatch):
-        check = equality.check_lockstep_with_batch_norm
+        check = equality_rules.check_lockstep_with_batch_norm
         healthy(check, Weighs())
 
         def deaf(self: BoundNet, path: str, w: Tensor | None = None) -> Callable[..., Any]:
@@ -398,12 +399,14 @@ class TestCompany:
         assert "between lockstep and loop" in killed(check, Weighs())
 
     def test_beginnings_shared_by_methods_of_one_name(self, monkeypatch):
-        check = settings.check_other_settings_beside_it
-        monkeypatch.setattr(Prefixes, "key", lambda self, run, stage: (run.seed, run.method.reads))
+        check = equality_rules.check_other_settings_beside_it
+        monkeypatch.setattr(
+            SharedPrefixes, "key", lambda self, run, stage: (run.seed, run.method.reads)
+        )
         assert "between lockstep and loop" in killed(check, EWC(strength=1.0))
 
     def test_terms_alike_by_their_code(self, monkeypatch):
-        check = equality.check_lockstep_is_the_loop
+        check = equality_rules.check_lockstep_is_the_loop
 
         @dataclass(frozen=True, kw_only=True)
         class Closes(EWC):
@@ -415,9 +418,11 @@ class TestCompany:
                 learner.state = {"anchor": learner.vector.clone(), "importance": found}
 
         healthy(check, Closes(strength=0.01))
-        alike = host_verbs.likeness
+        alike = host_verbs.structural_key
         monkeypatch.setattr(
-            host_verbs, "likeness", lambda asked: alike(asked if isinstance(asked, Method) else 0)
+            host_verbs,
+            "structural_key",
+            lambda asked: alike(asked if isinstance(asked, Method) else 0),
         )
         assert "between lockstep and loop" in killed(check, Closes(strength=0.01))
 
@@ -432,22 +437,22 @@ def _handed_out(skeleton: Networks, own: Networks) -> Networks:
 
 class TestEngine:
     def test_mask_on_the_gradient_alone(self, monkeypatch):
-        check = learning.check_unopened_columns_stand_still
+        check = learning_rules.check_unopened_columns_stand_still
         healthy(check, ER())
-        monkeypatch.setattr(Optimizer, "moves_still", lambda self, reset: False)
+        monkeypatch.setattr(Optimizer, "moves_without_gradient", lambda self, reset: False)
         assert "not opened yet" in killed(check, ER())
 
     def test_batch_norm_counts_padding(self, monkeypatch):
-        check = equality.check_lockstep_with_batch_norm
+        check = equality_rules.check_lockstep_with_batch_norm
         healthy(check, ER())
         monkeypatch.setattr(layers, "ROW_WEIGHTS", SimpleNamespace(get=lambda: None))
         assert "between lockstep and loop" in killed(check, ER())
 
     def test_resume_loses_the_importances(self, monkeypatch):
-        check, original = equality.check_resume_is_uninterrupted, checkpoint.load_state_dict
+        check, original = equality_rules.check_resume_is_uninterrupted, checkpoint.load_state_dict
         healthy(check, EWC())
 
-        def forgetful(learner: Learner, *args: Any) -> None:
+        def forgetful(learner: RunLearner, *args: Any) -> None:
             original(learner, *args)
             learner.state = {}
 
@@ -455,9 +460,9 @@ class TestEngine:
         assert "after a resume" in killed(check, EWC())
 
     def test_resume_loses_the_optimiser(self, monkeypatch):
-        check, original = equality.check_resume_is_uninterrupted, checkpoint.load_state_dict
+        check, original = equality_rules.check_resume_is_uninterrupted, checkpoint.load_state_dict
 
-        def forgetful(learner: Learner, *args: Any) -> None:
+        def forgetful(learner: RunLearner, *args: Any) -> None:
             original(learner, *args)
             learner.opt = {}
 
@@ -466,4 +471,4 @@ class TestEngine:
 
 
 def test_the_default_memory_of_a_mutant_is_small_enough_to_cut():
-    assert tight(ER()).memory == Memory(total=12)
+    assert shrink_memory(ER()).memory == Memory(total=12)

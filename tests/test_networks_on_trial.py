@@ -11,8 +11,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from engram.checks import check
-from engram.checks.networks import NETWORK_CHECKS
-from engram.checks.report import name_of
+from engram.checks.check_report import check_name
+from engram.checks.network_rules import NETWORK_CHECKS
 from engram.cli import app
 
 SHAPE = (4,)
@@ -118,13 +118,13 @@ def test_a_fault_is_named_first_by_what_mends_it(kind):
 def test_sound_networks_pass(target):
     report = check(target, sample_shape=SHAPE)
     assert report.ok, str(report)
-    assert [one.check for one in report] == [name_of(one) for one in NETWORK_CHECKS]
+    assert [one.check for one in report] == [check_name(one) for one in NETWORK_CHECKS]
 
 
 def test_the_page_on_the_contract_lists_every_check():
     page = (Path(__file__).parents[1] / "docs" / "contract.md").read_text(encoding="utf-8")
     for rule in NETWORK_CHECKS:
-        assert f"| {name_of(rule)} | {rule.__doc__} |" in page
+        assert f"| {check_name(rule)} | {rule.__doc__} |" in page
 
 
 def test_a_network_that_cannot_be_mapped_says_so():

@@ -71,7 +71,7 @@ def test_every_extra_is_used_and_described():
         for each in map(name_of, extras()[extra]):
             if each not in ("sqlalchemy", "alembic", "onnxscript"):
                 module = modules.get(each, each)
-                assert re.search(rf"(import|from) {module}|need\(\"{module}", source), each
+                assert re.search(rf"(import|from) {module}|import_extra\(\"{module}", source), each
 
 
 def test_links_of_the_description_lead_somewhere_without_a_clone():

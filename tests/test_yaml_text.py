@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.errors import BadArgument
-from engram.yaml_text import MOST_LEVELS, _loader, dump_yaml, parse_yaml
+from engram.io import MAX_YAML_LEVELS, _make_loader, dump_yaml, parse_yaml
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 WORDS = st.text("ab: -#'\"\n\t[]{},&*!|>%@`01e.~é世\U0001f600", max_size=30)
@@ -33,7 +33,7 @@ def outcome(parse, text):
 
 @given(st.text("ab: -#'\"\n\t[]{},&*!|>%@`01e.~<?=\\xu", max_size=30))
 def test_both_loaders_agree(text):
-    slow = outcome(lambda text: yaml.load(text, Loader=_loader("SafeLoader")), text)
+    slow = outcome(lambda text: yaml.load(text, Loader=_make_loader("SafeLoader")), text)
     assert outcome(lambda text: parse_yaml("it", text), text) == slow
 
 
@@ -50,6 +50,6 @@ def test_complaints_are_those_of_the_loader_written_in_python(text, monkeypatch)
 @pytest.mark.parametrize("opening", ["[", "- ", "{a: "])
 def test_deep_nesting_is_refused(opening):
     with pytest.raises(BadArgument, match="nested too deeply"):
-        parse_yaml("it", opening * 20 * MOST_LEVELS)
+        parse_yaml("it", opening * 20 * MAX_YAML_LEVELS)
     closing = {"[": "]", "- ": "", "{a: ": "}"}[opening]
     outcome(lambda text: parse_yaml("it", text), opening * 900 + "1" + closing * 900)

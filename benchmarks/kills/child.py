@@ -13,7 +13,7 @@ from benchmarks.kills.journal import ASKED, BEGUN, STEP, WRITTEN, Journal, Notin
 from benchmarks.kills.work import Work
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
-from engram.recipes.step_saver import StepSaver
+from engram.experiments.checkpointing import StepSaver
 
 
 def _then(function: Callable[..., Any], note: Callable[[], None]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from engram.recipes import Callback, Plan
+from engram.experiments import Callback, Plan
 from engram.records import Rows, run_id
 
 # steps and checkpoints are seen where the process itself trains

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pyarrow.parquet as pq
 
 from engram.records import run_id
-from engram.records.merging import result_files
+from engram.records.table_parts import result_files
 
 T = TypeVar("T")
 

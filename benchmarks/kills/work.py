@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import engram
-from engram.recipes import Callback
+from engram.experiments import Callback
 
 
 @dataclass(frozen=True)

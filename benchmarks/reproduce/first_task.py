@@ -19,8 +19,8 @@ from dataclasses import asdict, replace
 
 import engram
 from engram.models.resnet import ResNet
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.iirc_preset import CIFAR, PAPER, SCORE, Preset, recipe
+from engram.reproduce.papers.iirc_paper import CIFAR, PAPER, SCORE, IIRCPreset, recipe
+from engram.reproduce.papers.paper_base import assign_settings
 
 WIDTHS, SIZE = (8, 16, 32), 16
 HALF = "benchmarks.reproduce.first_task:half"
@@ -31,7 +31,7 @@ def half(sample_shape: tuple[int, ...]) -> ResNet:
     return ResNet(sample_shape, widths=WIDTHS, blocks=5, last_relu=False, he=True)
 
 
-def small(preset: Preset) -> Preset:
+def small(preset: IIRCPreset) -> IIRCPreset:
     """The preset with the small network, on small images."""
     protocol = preset.protocol(CIFAR)
     options = {**protocol.options, "resize": SIZE}
@@ -40,7 +40,7 @@ def small(preset: Preset) -> Preset:
 
 
 def first_task(
-    preset: Preset, order: int, root: str | None = None, device: str = "auto"
+    preset: IIRCPreset, order: int, root: str | None = None, device: str = "auto"
 ) -> tuple[float, int]:
     """(score of the test rows of the first task, epochs that it took)."""
     made = recipe(preset, CIFAR, "ER", configuration=order)
@@ -53,14 +53,14 @@ def first_task(
     return float(result.metric(SCORE)[0]), round(result.cost()["steps"].iloc[0] / steps)
 
 
-def main(arguments: list[str] | None = None, preset: Preset | None = None) -> None:
+def main(arguments: list[str] | None = None, preset: IIRCPreset | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("--root", help="folder with the data sets; default: ENGRAM_DATA")
     parser.add_argument("--order", type=int, default=0, help="number of the class order")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args(arguments)
-    chosen = assign(small(PAPER) if preset is None else preset, asked.set)
+    chosen = assign_settings(small(PAPER) if preset is None else preset, asked.set)
     score, epochs = first_task(chosen, asked.order, asked.root, asked.device)
     print(f"order {asked.order}: {score:.3f} after {epochs} epochs")
 

@@ -19,10 +19,16 @@ from pathlib import Path
 import pandas as pd
 
 from engram.errors import bad
-from engram.recipes import Recipe, execute
-from engram.recipes.plan import Planner
-from engram.reproduce.papers.rwalk_preset import MULTI, PAPER, Preset
-from engram.reproduce.papers.rwalk_rows import Row, in_20_tasks, recipe
+from engram.experiments import Recipe, execute
+from engram.experiments.plan import Planner
+from engram.reproduce.papers.rwalk_paper import (
+    MULTI,
+    PAPER,
+    RWalkPreset,
+    RWalkRow,
+    change_to_20_tasks,
+    recipe,
+)
 
 LENGTHS = (1, 2, 5, 10, 20, 50)
 GAIN = 0.1  # points
@@ -30,16 +36,16 @@ TABLE_2 = "table-2"
 VALID = 0.1  # of the training rows, where the preset sets none aside
 
 
-def recipe_of(preset: Preset, dataset: str, epochs: int) -> Recipe:
+def recipe_of(preset: RWalkPreset, dataset: str, epochs: int) -> Recipe:
     """Plain training of so many epochs, with validation rows."""
     if dataset == TABLE_2:
-        return recipe_of(in_20_tasks(preset), "CIFAR-100", epochs)
+        return recipe_of(change_to_20_tasks(preset), "CIFAR-100", epochs)
     protocol = preset.protocol(dataset)
     protocol = replace(protocol, epochs=epochs, valid=protocol.valid or VALID)
     names = {shown: field for field, shown in preset.parts.items()}
     part: dict[str, object] = {names[dataset]: protocol}
     changed = replace(preset, **part)  # type: ignore[arg-type]
-    return recipe(changed, Row(dataset=dataset, setting=MULTI, method="Vanilla"))
+    return recipe(changed, RWalkRow(dataset=dataset, setting=MULTI, method="Vanilla"))
 
 
 def in_task(found: Recipe, root: str | None, out: Path, device: str) -> pd.DataFrame:
@@ -67,7 +73,12 @@ def decide(values: Mapping[int, float], gain: float = GAIN) -> int | None:
 
 
 def try_lengths(
-    preset: Preset, dataset: str, lengths: Sequence[int], root: str | None, out: Path, device: str
+    preset: RWalkPreset,
+    dataset: str,
+    lengths: Sequence[int],
+    root: str | None,
+    out: Path,
+    device: str,
 ) -> Iterator[pd.DataFrame]:
     """Lengths in turn until the rule has decided: after each, one row per length and seed."""
     if list(lengths) != sorted(set(lengths)):
@@ -86,7 +97,7 @@ def means(table: pd.DataFrame) -> dict[int, float]:
     return {int(str(k)): float(v) for k, v in table.groupby("epochs")["accuracy"].mean().items()}
 
 
-def main(arguments: list[str] | None = None, preset: Preset = PAPER) -> None:
+def main(arguments: list[str] | None = None, preset: RWalkPreset = PAPER) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("dataset", choices=[*preset.parts.values(), TABLE_2])
     parser.add_argument("--root", help="folder with the data sets; default: ENGRAM_DATA")

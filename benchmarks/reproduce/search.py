@@ -21,11 +21,11 @@ import pandas as pd
 
 from benchmarks.reproduce.searches import SEARCHES, Search
 from engram.errors import unknown
-from engram.recipes import execute
-from engram.recipes.duration import seconds
+from engram.experiments import execute
+from engram.experiments.plain_values import parse_duration
 from engram.records import RunDirectory, read
-from engram.reproduce import Line, ReproductionPlan, find_table, plan
-from engram.reproduce.run import by_key, lines_of
+from engram.reproduce import ReproductionLine, ReproductionPlan, find_table, plan
+from engram.reproduce.reproduction import make_lines, select_by_recipe
 
 COLUMNS = ("trial", "settings", "cell", "metric", "paper", "ours", "repetitions", "verdict")
 
@@ -67,12 +67,12 @@ def try_all(
     rows = []
     for trial in trials:
         made = trial.made
-        own = None if result is None else by_key(result, made.ids, made.orders)
-        rows += [_row(trial, line) for line in lines_of(made, own)]
+        own = None if result is None else select_by_recipe(result, made.ids, made.orders)
+        rows += [_row(trial, line) for line in make_lines(made, own)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _row(trial: Trial, line: Line) -> tuple[object, ...]:
+def _row(trial: Trial, line: ReproductionLine) -> tuple[object, ...]:
     return (trial.name, trial.settings, line.name, line.cell["metric"], line.cell.value,
             round(line.ours, 4), len(line.values), line.verdict)  # fmt: skip
 
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None, searches: Mapping[str, Search] = SE
     search = searches[asked.name]
     out = asked.out or Path("runs") / "search" / asked.name
     trials = plans_of(search, asked.root, only=asked.only, common=asked.common)
-    budget = None if asked.budget is None else seconds(asked.budget)
+    budget = None if asked.budget is None else parse_duration(asked.budget)
     began = time.perf_counter()
     table = try_all(trials, out, device=asked.device, budget=budget)
     some = bool(table["ours"].notna().any())

@@ -18,7 +18,7 @@ import pandas as pd
 import engram
 from engram.memory import Memory
 from engram.methods import ER, ERACE, LUCIR, SLDA, BiC, DERpp, GDumb
-from engram.methods.base import Method
+from engram.methods.method import Method
 
 METHODS: dict[Method, float] = {  # what each should reach at least
     DERpp(): 0.89,

@@ -12,10 +12,10 @@ import re
 from pathlib import Path
 
 from engram.errors import bad
-from engram.reproduce import tally
-from engram.reproduce.papers import WRITTEN
-from engram.reproduce.tally import Tally, recorded, total
-from engram.reproduce.verdict import DIFFERS
+from engram.reproduce import count_coverage
+from engram.reproduce.coverage import TableCoverage, read_recorded_lines, sum_coverage
+from engram.reproduce.papers import PAPER_NAMES
+from engram.reproduce.verdicts import DIFFERS
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
@@ -23,36 +23,36 @@ NUMBER = re.compile(r"\w+/([A-Z]\.|\d+\.)?\d+")  # of a table: 1, 3.2, C.1
 HEAD = ("table", "cells", "agree", "differ", "not comparable", "not run", "with other settings")
 
 
-def tables(paper: str, folder: Path = HERE) -> list[Tally]:
+def tables(paper: str, folder: Path = HERE) -> list[TableCoverage]:
     """The tables of a paper with something recorded; groups repeat what their tables have."""
-    return [one for one in tally(paper, folder) if one.made and NUMBER.fullmatch(one.name)]
+    return [one for one in count_coverage(paper, folder) if one.made and NUMBER.fullmatch(one.name)]
 
 
 def markdown(folder: Path = HERE) -> str:
     """Verdicts by table, and what was known beforehand about the cells that differ."""
     lines = [_row(HEAD), _row(["---"] * len(HEAD))]
-    for paper in WRITTEN:
+    for paper in PAPER_NAMES:
         found = tables(paper, folder)
         lines += [_row(_cells(one)) for one in found]
         if len(found) > 1:
-            lines.append(_row(_cells(total(found), f"**{paper}**")))
+            lines.append(_row(_cells(sum_coverage(found), f"**{paper}**")))
     return "\n".join([*lines, "", _row(("known beforehand of cells that differ", *_shown(folder))),
                       _row(["---"] * (1 + len(_shown(folder)))), *_reasons(folder)])  # fmt: skip
 
 
-def _cells(one: Tally, name: str = "") -> list[object]:
+def _cells(one: TableCoverage, name: str = "") -> list[object]:
     return [name or one.name, one.cells, one.agrees, one.differs, one.not_comparable, one.not_run,
             one.changed]  # fmt: skip
 
 
 def _shown(folder: Path) -> list[str]:
-    return [paper for paper in WRITTEN if tables(paper, folder)]
+    return [paper for paper in PAPER_NAMES if tables(paper, folder)]
 
 
 def _reasons(folder: Path) -> list[str]:
     counts: dict[str, dict[str, int]] = {}
     for paper in _shown(folder):
-        lines = recorded(paper, folder)
+        lines = read_recorded_lines(paper, folder)
         for reason in lines[lines["verdict"] == DIFFERS]["reason"]:
             for one in str(reason).split("; "):
                 own = counts.setdefault(one or "nothing", {})

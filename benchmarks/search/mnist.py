@@ -24,8 +24,8 @@ import torch
 
 import engram
 from benchmarks.speed.throughput import facts
-from engram.engine.backend import device_of
-from engram.tuning import Search
+from engram.engine.backend import resolve_device
+from engram.experiments.search import Search
 
 STRENGTHS = "1..1e6:log"
 
@@ -46,7 +46,7 @@ def timed(device: str, work: Callable[[], Any]) -> tuple[float, Any]:
     """Seconds on the clock, and what came of it."""
     began = time.perf_counter()
     found = work()
-    if device_of(device).type == "cuda":
+    if resolve_device(device).type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - began, found
 

@@ -25,7 +25,7 @@ from benchmarks.speed.throughput import made_images
 from engram import methods
 from engram.data import Data, load
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.streams import class_incremental

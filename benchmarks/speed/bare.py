@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.data import Data
-from engram.streams.core import Stream
+from engram.streams.stream import Stream
 
 SEEN = -1e9
 

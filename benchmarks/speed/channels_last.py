@@ -23,7 +23,7 @@ from engram.data import Data
 from engram.engine import factory
 from engram.engine.engine import Engine
 from engram.engine.loop import train_task
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.streams import class_incremental
@@ -54,7 +54,7 @@ def run_of(model: str, shape: tuple[int, ...], batch: int, precision: str, steps
 
 def seconds(run: Run, last: bool) -> float:
     """Of a task's training, in one order of memory."""
-    with mock.patch.object(factory, "_pays", return_value=last):
+    with mock.patch.object(factory, "_channels_last_pays", return_value=last):
         learner = Engine([run], device="cpu").learner(run)
     assert learner.networks.channels_last is last
     began = time.process_time()

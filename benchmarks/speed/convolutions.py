@@ -28,15 +28,15 @@ from torch import Tensor, nn
 
 from benchmarks.speed.throughput import ENDLESS, SECONDS, Enough, Stopwatch, facts
 from engram.data import Data
-from engram.engine.backend import numerics
+from engram.engine.backend import training_numerics
 from engram.engine.engine import Engine
 from engram.engine.loop import train_task
-from engram.engine.run import Run
-from engram.engine.trainers.cuda_graph import Captured
+from engram.engine.run_definition import Run
+from engram.engine.trainers.cuda_graph import CapturedStep
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.models.build import build
-from engram.models.context import PLAIN
+from engram.models.forward_pass import PLAIN
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
 
@@ -118,7 +118,7 @@ def plain_step(run: Run) -> Callable[[], None]:
 def time_plain(run: Run, captured: bool, seconds: float) -> Stopwatch:
     step: Callable[[], None] = plain_step(run)
     if captured:
-        step = Captured(step)
+        step = CapturedStep(step)
     watch, done = Stopwatch("cuda", seconds), 0
     try:
         while True:
@@ -156,7 +156,7 @@ def figures(work: Work, precision: str, seconds: float) -> Iterator[dict[str, An
         ("engine", lambda: time_engine(run, False, seconds)),
     ]
     for path, timed in cases:
-        with numerics(precision):
+        with training_numerics(precision):
             steps, spent = timed().last
         rate = steps * work.batch / spent
         base = base or rate

@@ -23,18 +23,18 @@ import torch
 
 from engram.data import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
-from engram.learner import outer
-from engram.learner.learner import Learner
+from engram.learner import gradients
+from engram.learner.learner import RunLearner
 from engram.methods import EWC
-from engram.methods.fisher import fisher
+from engram.methods.fisher import fisher_information
 from engram.streams import class_incremental
 
 WAYS = ("matrices", "outer products")
 
 
-def faces(rows: int, device: str) -> Learner:
+def faces(rows: int, device: str) -> RunLearner:
     """A learner inside its first task of two classes; the work is that of real faces."""
     count, draw = 2 * rows, torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 100, 100), dtype=torch.uint8, generator=draw)
@@ -48,16 +48,16 @@ def measure(way: str, rows: int, repeats: int, device: str, answer: Any) -> None
     """Seconds of a pass and bytes at the peak above those before it."""
     torch.set_num_threads(1)
     if way == "matrices":
-        outer.LARGE = 1 << 62
+        gradients.LARGE_MATRIX = 1 << 62
     learner = faces(rows, device)
     learner.open_classes(0)
     cuda = learner.device.type == "cuda"
-    fisher(learner, rows=learner.task.train[:2])  # torch prepares
+    fisher_information(learner, rows=learner.task.train[:2])  # torch prepares
     before = torch.cuda.memory_allocated() if cuda else _resident()
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
-        found = fisher(learner, rows=learner.task.train[:rows])
+        found = fisher_information(learner, rows=learner.task.train[:rows])
         if cuda:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - began)

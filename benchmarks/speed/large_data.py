@@ -57,11 +57,12 @@ def timed(work: Any) -> tuple[float, Any]:
 def index(folder: Path, kept: Path) -> dict[str, float]:
     """Seconds to index a folder in each way, and what the index takes."""
     from engram.data import Data
-    from engram.data.folder import IMAGE_SUFFIXES, class_folders
-    from engram.data.lazy_folder import Listing
+    from engram.data.image_folder import IMAGE_SUFFIXES, Listing, list_class_folders
 
     listing = Listing(folder)
-    listed, _ = timed(lambda: listing.add("train", folder, class_folders(folder), IMAGE_SUFFIXES))
+    listed, _ = timed(
+        lambda: listing.add("train", folder, list_class_folders(folder), IMAGE_SUFFIXES)
+    )
     headers, data = timed(lambda: Data.from_folder(folder, lazy=True, cache=0))
     sums, _ = timed(lambda: Data.from_folder(folder, lazy=True, cache=0, index=kept))
     again, known = timed(lambda: Data.from_folder(folder, lazy=True, cache=0, index=kept))

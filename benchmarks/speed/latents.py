@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from engram import keys
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.methods import LGR
 from engram.streams import class_incremental
@@ -40,7 +40,7 @@ def seconds_of(runs: int, size: int, training: Training, device: str) -> float:
     ]
     together = None if device == "cuda" else runs > 1
     stages = list(Engine(specs, device=device, together=together).stages())
-    return sum(one.outcome.seconds for one in stages if one.stage == 2)
+    return sum(one.seconds for one in stages if one.stage == 2)
 
 
 def main() -> None:

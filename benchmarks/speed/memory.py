@@ -58,7 +58,7 @@ def growth() -> dict[str, float]:
 
     from engram.data import load
     from engram.engine.engine import Engine
-    from engram.engine.run import Run
+    from engram.engine.run_definition import Run
     from engram.engine.training import Training
     from engram.memory import Memory
     from engram.methods import ER, EWC, Join

@@ -19,11 +19,11 @@ import torch
 
 from benchmarks.speed.throughput import made_images
 from engram import methods
-from engram.engine.backend import numerics
-from engram.engine.batches.sources import build_sampler
+from engram.engine.backend import training_numerics
 from engram.engine.engine import Engine
 from engram.engine.loop import open_task, train_task
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
+from engram.engine.sampler import build_sampler
 from engram.engine.trainers.compiled import CompiledTrainer
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
@@ -55,7 +55,7 @@ class Timed:
         engine = Engine(specs, device=device)
         learners, many = [engine.learner(s) for s in specs], [s.method for s in specs]
         self.mapped = compile or runs > 1 or device == "cuda"
-        with numerics(training.precision):
+        with training_numerics(training.precision):
             train_task(learners, many, training, 0, mapped=self.mapped)
         open_task(learners, many, training, 1)
         sampler = build_sampler(learners, method, training)

@@ -26,15 +26,15 @@ import torch
 
 from benchmarks.speed.throughput import facts
 from engram.engine import engine, loop
-from engram.engine.backend import device_of
+from engram.engine.backend import resolve_device
 from engram.engine.trainers.captured import CapturedTrainer
 from engram.engine.trainers.compiled import CompiledTrainer
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
-from engram.recipes import recorder
+from engram.experiments import recorder
 from engram.reproduce import find_table
-from engram.reproduce import run as reproducing
-from engram.reproduce.output import SHORT, merge_lines
+from engram.reproduce import reproduction as reproducing
+from engram.reproduce.result_tables import SHORT_NUMBER_FORMAT, merge_lines
 
 # Part to the functions that are it: owner and name.
 PARTS: dict[str, list[tuple[Any, str]]] = {
@@ -46,10 +46,10 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (one, "run") for one in (LockstepTrainer, CompiledTrainer, SingleTrainer, CapturedTrainer)
     ],
     "end of tasks": [(loop.PhaseTraining, "close"), (loop, "finish_task")],
-    "evaluation": [(loop, "answers")],
+    "evaluation": [(loop, "evaluate")],
     "recording": [(recorder.Recorder, name) for name in ("__init__", "prepare", "add", "close")],
-    "reading": [(reproducing, "read"), (reproducing, "by_key")],
-    "verdicts": [(reproducing, "lines_of")],
+    "reading": [(reproducing, "read"), (reproducing, "select_by_recipe")],
+    "verdicts": [(reproducing, "make_lines")],
 }
 REST = "everything else"
 
@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--csv", type=Path, help="our numbers beside the paper's")
     parser.add_argument("--save", type=Path, help="a JSON file")
     asked = parser.parse_args(arguments)
-    device = device_of(asked.device)
+    device = resolve_device(asked.device)
     watches = Stopwatches(synchronise=device.type == "cuda")
     began = time.perf_counter()
     with watched(watches), watches.part(REST):
@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
         "parts": watches.table(),
     }  # fmt: skip
     if asked.csv:
-        merge_lines(asked.csv, made.lines, digits=SHORT)
+        merge_lines(asked.csv, made.lines, digits=SHORT_NUMBER_FORMAT)
     if asked.save:
         asked.save.parent.mkdir(parents=True, exist_ok=True)
         asked.save.write_text(json.dumps(found, indent=1) + "\n")

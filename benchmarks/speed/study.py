@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.speed.throughput import facts
-from engram.engine.backend import device_of
-from engram.errors import bad, whole
-from engram.recipes import execute
-from engram.recipes.duration import words
+from engram.engine.backend import resolve_device
+from engram.errors import bad, check_int
+from engram.experiments import execute
+from engram.experiments.plain_values import format_duration
 from engram.reproduce import PaperTable, find_table, plan
-from engram.reproduce.cost import estimate
+from engram.reproduce.cost_estimate import estimate_costs
 
 T = TypeVar("T")
 
@@ -44,15 +44,15 @@ def measure(
     device: str = "auto",
 ) -> dict[str, Any]:
     """Seconds of the whole study as forecast, of a part as forecast and as measured."""
-    whole("part", part, 1)
-    device = device_of(device).type
+    check_int("part", part, 1)
+    device = resolve_device(device).type
     table = find_table(table) if isinstance(table, str) else table
     study = plan(table, data, device=device)
     among = plan(table, data, cells=cells, measure=False).runs if cells else study.runs
     if not among:
         raise bad("study", "one with runs that can be made here", table.name)
     chosen = spread(among, part)
-    forecast = sum(cost.seconds for cost in estimate(chosen, device=device))
+    forecast = sum(cost.seconds for cost in estimate_costs(chosen, device=device))
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         execute(chosen, out=folder, device=device)
@@ -85,10 +85,10 @@ def main(arguments: list[str] | None = None) -> None:
     found |= {"embedded": given.embedded, "set": given.assignments}
     study, part = found["whole"], found["part"]
     print(f"{found['study']} on {found['device']}, {found['threads']} threads")
-    print(f"whole: {study['runs']} runs, forecast {words(study['forecast_s'])}")
+    print(f"whole: {study['runs']} runs, forecast {format_duration(study['forecast_s'])}")
     print(
-        f"part:  {part['runs']} runs, forecast {words(part['forecast_s'])}, "
-        f"measured {words(part['measured_s'])}, ratio {part['ratio']:.2f}"
+        f"part:  {part['runs']} runs, forecast {format_duration(part['forecast_s'])}, "
+        f"measured {format_duration(part['measured_s'])}, ratio {part['ratio']:.2f}"
     )
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)

@@ -32,18 +32,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.data import Data
-from engram.engine.backend import numerics
+from engram.engine.backend import training_numerics
 from engram.engine.engine import Engine
 from engram.engine.loop import train_task
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.methods import Finetune
 from engram.models.build import build
-from engram.models.context import PLAIN
+from engram.models.forward_pass import PLAIN
 from engram.models.layers import BatchNorm
-from engram.reproduce.papers.cgl_preset import PAPER, TASKS, UCLA, Protocol, in_orders, recipe
+from engram.reproduce.papers.cgl_paper import PAPER, TASKS, UCLA, CGLProtocol, apply_orders, recipe
 from engram.streams import class_incremental
-from engram.streams.orders import class_order
+from engram.streams.task_orders import class_order
 
 WARM, TRIAL = 10, 10  # steps before the clock, and steps whose time says how many to time
 SECONDS = 1.5  # of each figure
@@ -152,7 +152,7 @@ def plain_mlp(run: Run, device: str) -> Callable[[], None]:
 
 def gcn(folder: str | None = None, per_class: int = 150) -> Work:
     """The skeleton study's finetuning; 120 of 150 made sequences of a class are training rows."""
-    made = Protocol(data="skeletons", edges="ucla", data_options={"per_class": per_class})
+    made = CGLProtocol(data="skeletons", edges="ucla", data_options={"per_class": per_class})
     preset = PAPER if folder else replace(PAPER, ucla=made)
     data = recipe(preset, UCLA, "BARE").data(folder)
 
@@ -161,7 +161,7 @@ def gcn(folder: str | None = None, per_class: int = 150) -> Work:
         seeds = -(-count // len(TASKS))
         turns = [[*range(k, len(TASKS)), *range(k)] for k in range(len(TASKS))]
         orders = [tuple(class_order(TASKS, turn)) for turn in turns]
-        recipes = in_orders(recipe(preset, UCLA, "BARE", seeds=seeds), orders)
+        recipes = apply_orders(recipe(preset, UCLA, "BARE", seeds=seeds), orders)
         pairs = [(one, one.build_stream(data)) for one in recipes]
         pairs.sort(key=lambda pair: -len(pair[1].tasks[0].train))  # all batches are as long as one
         return [
@@ -235,7 +235,7 @@ class Lockstep:
     def drive(self, progress: Callable[[int, int], None], epochs: int = ENDLESS) -> None:
         """Train until `progress` has seen enough, or for so many epochs."""
         training = replace(self.specs[0].training, epochs=epochs, iterations=0)
-        with contextlib.suppress(Enough), numerics(training.precision):
+        with contextlib.suppress(Enough), training_numerics(training.precision):
             train_task(
                 self.learners, [spec.method for spec in self.specs], training, 0, mapped=True,
                 capture=self.way.capture, compile=self.way.compile, progress=progress,

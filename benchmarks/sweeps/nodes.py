@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 import engram
 from benchmarks.kills.compare import differences
 from benchmarks.sweeps.two_nodes import TwoNodes, two_nodes
-from engram.recipes import Callback, Plan
+from engram.experiments import Callback, Plan
 from engram.records import Rows
-from engram.records.merging import result_files
+from engram.records.table_parts import result_files
 
 METHODS = ("ER", "EWC", "SI", "LwF")
 

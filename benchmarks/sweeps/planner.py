@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 import engram
-from engram.pools.planner import groups_of, shared_out
-from engram.recipes import Plan, Recipe
-from engram.recipes.changes import distinct
-from engram.recipes.plan import plans_by_recipe
-from engram.recipes.recorder import Recorder
+from engram.experiments import Plan, Recipe
+from engram.experiments.changed_recipes import merge_equal_plans
+from engram.experiments.plan import make_plans_by_recipe
+from engram.experiments.pools.planner import divide_groups, group_plans
+from engram.experiments.recorder import Recorder
 from engram.records import Rows, RunDirectory
 
 METHODS = ("ER", "EWC", "SI", "LwF", "Finetune", "DERpp", "AGEM", "RWalk")
@@ -56,11 +56,13 @@ def plan(recipes: Sequence[dict[str, Any]], out: Path) -> tuple[dict[str, float]
     """Seconds of every part of planning, and the plans."""
     spent: dict[str, float] = {}
     built = timed(spent, "recipes", lambda: [Recipe.of(one) for one in recipes])
-    by_recipe = timed(spent, "plans", lambda: plans_by_recipe(built))
+    by_recipe = timed(spent, "plans", lambda: make_plans_by_recipe(built))
     plans = [one for some in by_recipe for one in some]
-    recorder = timed(spent, "finished", lambda: Recorder(distinct(plans), out, device="cpu"))
-    groups = timed(spent, "groups", lambda: groups_of(recorder.open))
-    timed(spent, "order", lambda: shared_out(groups, workers=2))
+    recorder = timed(
+        spent, "finished", lambda: Recorder(merge_equal_plans(plans), out, device="cpu")
+    )
+    groups = timed(spent, "groups", lambda: group_plans(recorder.open))
+    timed(spent, "order", lambda: divide_groups(groups, workers=2))
     timed(spent, "written", recorder.prepare)
     return spent, plans
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import engram
-from engram.recipes import Callback, Plan
+from engram.experiments import Callback, Plan
 from engram.records import Rows
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from command_line import command_line
 
 from engram import methods, metrics
-from engram.data.known import KNOWN
+from engram.data.named_sets import NAMED_SETS
 from engram.memory import policies
-from engram.methods.answers import VERBS
+from engram.methods.method import VERBS
 from engram.models import models
 from engram.novelty import detectors
 from engram.reproduce import table_names
@@ -24,18 +24,18 @@ API = {  # pages of the reference and what stands on each
     "run": ["engram.run", "engram.sweep", "engram.read", "engram.load", "engram.open_world"],
     "search": ["engram.search"],
     "data": ["engram.data.Data"],
-    "streams": ["engram.streams.core.Stream", "engram.streams.core.Task"],
+    "streams": ["engram.streams.stream.Stream", "engram.streams.stream.Task"],
     "results": ["engram.records.result.Result"],
-    "learner": ["engram.deploy.learner.Learner"],
-    "methods": ["engram.methods.base.Method", "engram.methods.base.ReplaySpec"],
+    "learner": ["engram.deploy.deployed_learner.Learner"],
+    "methods": ["engram.methods.method.Method", "engram.methods.method.ReplaySpec"],
     "memory": ["engram.memory.Memory"],
     "training": ["engram.engine.training.Training"],
-    "recipes": ["engram.recipes.Recipe", "engram.recipes.Callback"],
-    "probes": ["engram.probes.base.Probe", "engram.probes.view.StageView"],
-    "detectors": ["engram.novelty.base.Detector", "engram.novelty.outputs.OutputDetector"],
-    "report": ["engram.report.inputs", "engram.report.response"],
-    "export": ["engram.records.export.tensorboard", "engram.records.export.wandb",
-               "engram.records.export.mlflow"],
+    "recipes": ["engram.experiments.Recipe", "engram.experiments.Callback"],
+    "probes": ["engram.probes.probe.Probe", "engram.probes.stage_view.StageView"],
+    "detectors": ["engram.novelty.detector.Detector", "engram.novelty.detector.OutputDetector"],
+    "report": ["engram.report.report_inputs", "engram.report.hyperparameter_figures"],
+    "export": ["engram.records.export", "engram.records.export",
+               "engram.records.export"],
     "errors": ["engram.errors"],
 }  # fmt: skip
 
@@ -226,7 +226,7 @@ def _stem(kind: type[Any]) -> str:
 def _catalogue() -> str:
     """Everything that has a name, as `engram list` shows it."""
     parts = {
-        "Data sets": {name: one.summary for name, one in KNOWN.items()},
+        "Data sets": {name: one.summary for name, one in NAMED_SETS.items()},
         "Models": models(),
         "Memory policies": policies(),
         "Tables of papers": table_names(),

@@ -5,43 +5,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from engram import (  # noqa: F401 - for type checkers; modules are no part of __all__
-        checks,
-        data,
-        deploy,
-        engine,
-        errors,
-        keys,
-        learner,
-        losses,
-        memory,
-        methods,
-        metrics,
-        models,
-        pools,
-        probes,
-        recipes,
-        records,
-        report,
-        reproduce,
-        serve,
-        shares,
-        streams,
-        tuning,
-        yaml_text,
-    )
+if TYPE_CHECKING:  # the same names once more, for type checkers
+    from engram import methods, metrics, models, records, report
     from engram.data import Data, datasets, load
     from engram.deploy import Learner
     from engram.engine.training import Training
     from engram.errors import AccessError, BadArgument, EngramError, RecordError
+    from engram.experiments import Recipe, run
+    from engram.experiments.open_world import open_world
+    from engram.experiments.order_study import orders
+    from engram.experiments.search import search
+    from engram.experiments.sweep import sweep
     from engram.memory import Memory
-    from engram.methods.base import Method, ReplaySpec
-    from engram.pools.sweep import sweep
-    from engram.probes.base import Probe
-    from engram.recipes import Recipe, run
-    from engram.recipes.open_world import open_world
-    from engram.recipes.orders import orders
+    from engram.methods.method import Method, ReplaySpec
+    from engram.novelty.detector import Detector
+    from engram.probes.probe import Probe
     from engram.records import Result, from_csv, read
     from engram.streams import (
         Stream,
@@ -62,46 +40,60 @@ if TYPE_CHECKING:
         task_incremental,
         tinyimagenet_seq,
     )
-    from engram.tuning.search import search
 
 __version__ = "0.1.0"
 
-# Public names and their homes; a name is imported when it is first used, so that `import engram`
+# Where each public name is defined. It is imported when it is first used, so that `import engram`
 # and the command line stay quick.
-_HOME = {
-    **dict.fromkeys(
-        (
-            "checks", "data", "deploy", "disk", "ending", "engine", "errors", "html_text", "job",
-            "keys", "learner", "losses", "memory", "methods", "metrics", "models", "novelty",
-            "own_code", "parallel", "pools", "probes", "recipes", "records", "report",
-            "reproduce", "serve", "shares", "spelling", "streams", "tensor_file", "tuning",
-            "yaml_text",
-        ),
-        "",
-    ),
+_MODULE_OF = {
     **dict.fromkeys(("Data", "datasets", "load"), "data"),
     **dict.fromkeys(("AccessError", "BadArgument", "EngramError", "RecordError"), "errors"),
-    **dict.fromkeys(("Method", "ReplaySpec"), "methods.base"),
-    **dict.fromkeys(("Recipe", "run"), "recipes"),
+    **dict.fromkeys(("Method", "ReplaySpec"), "methods.method"),
+    **dict.fromkeys(("Recipe", "run"), "experiments"),
     **dict.fromkeys(("Result", "from_csv", "read"), "records"),
-    **dict.fromkeys(
-        (
-            "Stream", "Task", "balance", "blurry", "class_incremental", "domain_incremental",
-            "eight_task", "hierarchical", "iirc", "joint", "new_instances", "online", "permuted",
-            "reorder", "rotated", "task_incremental", "tinyimagenet_seq",
-        ),
-        "streams",
-    ),
-    "Learner": "deploy.learner",
+    **dict.fromkeys(("Stream", "Task"), "streams"),
+    # scenarios, and functions from stream to stream
+    **dict.fromkeys(("class_incremental", "task_incremental", "domain_incremental"), "streams"),
+    **dict.fromkeys(("joint", "hierarchical", "iirc", "permuted", "rotated"), "streams"),
+    **dict.fromkeys(("blurry", "new_instances", "online", "balance", "reorder"), "streams"),
+    **dict.fromkeys(("tinyimagenet_seq", "eight_task"), "streams"),
+    "Learner": "deploy",
     "Memory": "memory",
-    "Detector": "novelty.base",
-    "Probe": "probes.base",
-    "open_world": "recipes.open_world",
-    "orders": "recipes.orders",
-    "search": "tuning.search",
-    "sweep": "pools.sweep",
+    "Detector": "novelty.detector",
+    "Probe": "probes.probe",
+    "open_world": "experiments.open_world",
+    "orders": "experiments.order_study",
+    "search": "experiments.search",
+    "sweep": "experiments.sweep",
     "Training": "engine.training",
-}  # fmt: skip
+}
+_PACKAGES = (
+    "checks",
+    "data",
+    "deploy",
+    "distributed",
+    "engine",
+    "errors",
+    "experiments",
+    "html_repr",
+    "io",
+    "keys",
+    "learner",
+    "losses",
+    "memory",
+    "methods",
+    "metrics",
+    "models",
+    "novelty",
+    "plugins",
+    "probes",
+    "process",
+    "records",
+    "report",
+    "reproduce",
+    "serve",
+    "streams",
+)
 
 __all__ = [
     "AccessError",
@@ -156,12 +148,11 @@ def __getattr__(name: str) -> Any:
     if name == "Replay":
         hint = "engram.ReplaySpec is what replay() returns, engram.methods.Replay the method"
         raise AttributeError(f"module 'engram' has no attribute 'Replay': {hint}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'engram' has no attribute {name!r}")
-    home = _HOME[name]
-    if not home:
+    if name in _PACKAGES:
         return import_module(f"engram.{name}")
-    value = getattr(import_module(f"engram.{home}"), name)
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'engram' has no attribute {name!r}")
+    value = getattr(import_module(f"engram.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,6 @@
-"""One place that words every complaint: what was expected, of what, what came, the nearest name."""
+"""The exceptions of the library, the checks of arguments that raise them, and suggestions for
+misspelt names.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from engram.spelling import nearest
-
-OWN_MODULES: set[str] = set()  # modules that were imported because a user named a class in them
+USER_MODULES: set[str] = set()  # modules that were imported because a user named a class in them
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
-MOST = 2**63 - 1  # the largest whole number that tensors hold
+MAX_INT = 2**63 - 1  # the largest whole number that tensors hold
 
 
 class EngramError(Exception):
@@ -47,7 +47,7 @@ class BadArgument(EngramError, ValueError):
     kind: str = ""
     near: str | None = None
 
-    def of_kind(self, kind: str) -> BadArgument:
+    def with_kind(self, kind: str) -> BadArgument:
         """The same error, marked."""
         self.kind = kind
         return self
@@ -87,24 +87,24 @@ def unknown(argument: str, name: object, valid: Iterable[str]) -> BadArgument:
     ...
     engram.errors.BadArgument: table: unknown name 'x'. Valid: 9, 10, fig2
     """
-    names = sorted(map(str, valid), key=_by_number)
-    guess = nearest(str(name), names)
+    names = sorted(map(str, valid), key=_natural_order)
+    guess = suggest_name(str(name), names)
     hint = f", did you mean {guess!r}?" if guess else "."
     text = f"{argument}: unknown name {name!r}{hint} Valid: {', '.join(names)}"
-    error = BadArgument(text).of_kind("unknown")
+    error = BadArgument(text).with_kind("unknown")
     error.near = guess
     return error
 
 
-def need_fields(kind: type, given: Iterable[str]) -> None:
+def check_fields(kind: type, given: Iterable[str]) -> None:
     """Refuse names that the constructor of a class does not know, with the nearest one.
 
     Examples
     --------
-    >>> need_fields(dict, [])
+    >>> check_fields(dict, [])
     >>> class EWC:
     ...     def __init__(self, *, strength=1.0): ...
-    >>> need_fields(EWC, ["ewc_lambda"])
+    >>> check_fields(EWC, ["ewc_lambda"])
     Traceback (most recent call last):
     ...
     engram.errors.UnknownField: EWC: unknown name 'ewc_lambda', did you mean 'strength'? ...
@@ -120,19 +120,19 @@ def need_fields(kind: type, given: Iterable[str]) -> None:
             raise UnknownField(str(unknown(kind.__name__, name, [one.name for one in known])))
 
 
-def _by_number(name: str) -> list[tuple[bool, int, str]]:
+def _natural_order(name: str) -> list[tuple[bool, int, str]]:
     """Numbers inside names count as numbers: table 9 comes before table 10."""
     parts = re.split(r"(\d+)", name)
     decimal = [(part.isdecimal(), part) for part in parts if part]
     return [(not number, int(part) if number else 0, part) for number, part in decimal]
 
 
-def choose(argument: str, name: str, valid: Iterable[str]) -> str:
+def check_choice(argument: str, name: str, valid: Iterable[str]) -> str:
     """Return `name` if it is valid, raise otherwise.
 
     Examples
     --------
-    >>> choose("head", "single", ["single", "multi"])
+    >>> check_choice("head", "single", ["single", "multi"])
     'single'
     """
     names = list(valid)
@@ -141,12 +141,12 @@ def choose(argument: str, name: str, valid: Iterable[str]) -> str:
     return name
 
 
-def whole(argument: str, value: Any, low: int = 0, high: int = MOST) -> int:
+def check_int(argument: str, value: Any, low: int = 0, high: int = MAX_INT) -> int:
     """Return `value` if it is a whole number of at least `low` and at most `high`, raise otherwise.
 
     Examples
     --------
-    >>> whole("batch_size", 64, low=1)
+    >>> check_int("batch_size", 64, low=1)
     64
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
@@ -156,16 +156,16 @@ def whole(argument: str, value: Any, low: int = 0, high: int = MOST) -> int:
     return value
 
 
-def number(
+def check_float(
     argument: str, value: Any, low: float = 0.0, high: float = float("inf"), open_low: bool = False
 ) -> float:
     """Return `value` if it is a finite number in [low, high] (or (low, high]), raise otherwise.
 
     Examples
     --------
-    >>> number("alpha", 0.9, 0.0, 1.0)
+    >>> check_float("alpha", 0.9, 0.0, 1.0)
     0.9
-    >>> number("lr", -1.0, open_low=True)
+    >>> check_float("lr", -1.0, open_low=True)
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: lr: expected a number above 0, got -1.0
@@ -176,20 +176,20 @@ def number(
         end = f"{'above' if open_low else 'of at least'} {low:g}"
         inside = end if math.isinf(high) else f"in {bracket}{low:g}, {high:g}]"
         raise bad(argument, f"a number {inside}", value)
-    if isinstance(value, int) and abs(value) > MOST:
-        raise bad(argument, f"a whole number of at most {MOST} in size, or a float", value)
+    if isinstance(value, int) and abs(value) > MAX_INT:
+        raise bad(argument, f"a whole number of at most {MAX_INT} in size, or a float", value)
     if math.isinf(value):
         raise bad(argument, "a finite number", value)
     result: float = value
     return result
 
 
-def switch(argument: str, value: Any) -> bool:
+def check_bool(argument: str, value: Any) -> bool:
     """Return `value` if it is True or False, raise otherwise: "no" would count as true.
 
     Examples
     --------
-    >>> switch("again", False)
+    >>> check_bool("again", False)
     False
     """
     if not isinstance(value, bool):
@@ -203,7 +203,9 @@ def refuse(argument: str, expected: str, got: Any) -> NoReturn:
 
 
 @contextmanager
-def read_as(source: object, what: str, kind: type[EngramError] = RecordError) -> Iterator[None]:
+def wrap_read_errors(
+    source: object, what: str, kind: type[EngramError] = RecordError
+) -> Iterator[None]:
     """Inside, a file is believed; where that comes to nothing, it is the file that is refused.
 
     A file from elsewhere may say anything, and its reader then stumbles in any way: over a name
@@ -212,7 +214,7 @@ def read_as(source: object, what: str, kind: type[EngramError] = RecordError) ->
 
     Examples
     --------
-    >>> with read_as("run/ledger.json", "ledger"):
+    >>> with wrap_read_errors("run/ledger.json", "ledger"):
     ...     {}["runs"]
     Traceback (most recent call last):
     ...
@@ -223,14 +225,14 @@ def read_as(source: object, what: str, kind: type[EngramError] = RecordError) ->
     except (EngramError, OSError, MemoryError, Warning):
         raise
     except Exception as problem:
-        if own_place(problem):
+        if user_code_location(problem):
             raise
         words = " ".join(str(problem).split())[:200]
         said = f"{type(problem).__name__}: {words}" if words else type(problem).__name__
         raise kind(f"{source}: is not a valid {what} ({said})") from problem
 
 
-def own_place(error: BaseException) -> str:
+def user_code_location(error: BaseException) -> str:
     """``file.py:7``: the innermost line of a user's own code that an error came through, if any.
 
     A user's code begins in a module whose class was asked for by name; what that calls is the
@@ -238,38 +240,40 @@ def own_place(error: BaseException) -> str:
 
     Examples
     --------
-    >>> own_place(ValueError("raised nowhere"))
+    >>> user_code_location(ValueError("raised nowhere"))
     ''
     """
-    if isinstance(error, SyntaxError) and error.filename and OWN_MODULES:
-        return f"{_shown(error.filename)}:{error.lineno}" if _is_own(error.filename) else ""
+    if isinstance(error, SyntaxError) and error.filename and USER_MODULES:
+        return (
+            f"{_short_path(error.filename)}:{error.lineno}" if _is_user_code(error.filename) else ""
+        )
     place, entered = "", False
     for frame, line in traceback.walk_tb(error.__traceback__):
-        file, named = frame.f_code.co_filename, frame.f_globals.get("__name__") in OWN_MODULES
+        file, named = frame.f_code.co_filename, frame.f_globals.get("__name__") in USER_MODULES
         entered = entered or named
-        if named or (entered and _is_own(file)):
-            place = f"{_shown(file)}:{line}"
+        if named or (entered and _is_user_code(file)):
+            place = f"{_short_path(file)}:{line}"
     return place
 
 
-def _is_own(file: str) -> bool:
+def _is_user_code(file: str) -> bool:
     path = os.path.abspath(file)
     elsewhere = path.startswith((_PACKAGE, *_INSTALLED)) or "site-packages" in path
     return not elsewhere and not file.startswith("<")
 
 
-def _shown(file: str) -> str:
+def _short_path(file: str) -> str:
     """The path from here, or all of it where the file lies elsewhere."""
     path = os.path.relpath(file)
     return os.path.abspath(file) if path.startswith(os.pardir) else path
 
 
-def in_own_code(error: BaseException) -> str:
+def describe_user_error(error: BaseException) -> str:
     """One line about an error that came through a user's code: place, kind and message.
 
     Nothing where it did not.
     """
-    place = own_place(error)
+    place = user_code_location(error)
     if not place:
         return ""
     words = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
@@ -279,12 +283,12 @@ def in_own_code(error: BaseException) -> str:
     return ": ".join(part for part in (place, kind, words) if part)
 
 
-def is_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether more was asked for than the machine has: torch says so in words only.
 
     Examples
     --------
-    >>> is_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     True
     """
     words = (
@@ -297,3 +301,158 @@ def is_memory(error: BaseException) -> bool:
     )
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or any(one in str(error) for one in words)
+
+
+# ------------------------------------------------------------------------------------------------
+# Words: which valid name was meant by one that is not, and how many there are of something.
+
+
+# What PyTorch, other libraries and papers call our names: letters only, as `suggest_name` compares
+# them. A word may stand for several; it is offered where the name is a valid one.
+FIELD_SYNONYMS = {
+    "lr": "learningrate stepsize eta",
+    "epochs": "numepochs nepochs trainepochs maxepochs",
+    "batch_size": "bs minibatchsize trainbatchsize trainmbsize",
+    "weight_decay": "wd l2",
+    "precision": "amp mixedprecision fp16 bf16 half",
+    "total": "size capacity memsize buffersize maxsize",
+    "loss": "criterion objective lossfn",
+    "schedule": "lrscheduler lrschedule",
+    "seeds": "seed nseeds numseeds randomstate repetitions repeats",
+    "model": "net network backbone architecture arch",
+    "method": "strategy algorithm approach plugins plugin",
+    "data": "dataset benchmark",
+    "strength": "lambda lamda lamb ewclambda regstrength penalty",
+    "memory": "buffer buffersize memsize memorysize replaybuffer",
+    "classes_per_task": "increment nclassespertask",
+    "hidden": "hiddensize hiddendim hiddensizes units",
+}
+SYNONYMS = {
+    **FIELD_SYNONYMS,
+    # losses
+    "ce": "crossentropy crossentropyloss xent softmax nll nllloss categoricalcrossentropy",
+    "bce": "binarycrossentropy binarycrossentropywithlogits sigmoid multilabelsoftmarginloss",
+    # optimisers, schedules, precision, devices, augmentations
+    "sgd": "momentum nesterov",
+    "step": "multisteplr multistep",
+    "plateau": "reducelronplateau reduceonplateau",
+    "constant": "none constantlr fixed",
+    "float32": "fp32 single full 32",
+    "float64": "fp64 double 64",
+    "bf16": "bfloat16 fp16 float16 half 16 amp mixed autocast",
+    "cuda": "gpu",
+    "crop": "randomcrop",
+    "resized_crop": "randomresizedcrop",
+    "flip": "randomhorizontalflip horizontalflip",
+    # methods
+    "Finetune": "naive sequential baseline sgdbaseline vanilla none lowerbound",
+    "Joint": "multitask offline upperbound jointtraining iid",
+    "IncrementalJoint": "cumulative",
+    "EWC": "elasticweightconsolidation",
+    "SI": "synapticintelligence pathintegral pi",
+    "MAS": "memoryawaresynapses",
+    "LwF": "learningwithoutforgetting",
+    "ER": "experiencereplay",
+    "DERpp": "der der++ darkexperiencereplay",
+    "EWCpp": "ewc++",
+    "GEM": "gradientepisodicmemory",
+    "AGEM": "averagedgem",
+    "DGR": "generativereplay deepgenerativereplay",
+    "NaiveRehearsal": "rehearsal",
+    "RWalk": "riemannianwalk",
+    # networks
+    "mlp": "fc linear dense perceptron simplemlp",
+    "cnn": "convnet simplecnn conv",
+    # metrics
+    "backward_transfer": "bwt",
+    "forward_transfer": "fwt",
+    "average_accuracy": "acc aca accuracy",
+    "auroc": "auc rocauc",
+    # pools
+    "processes": "multiprocessing workers",
+    "serial": "sequential",
+}
+MODULE_PREFIXES = ("torch", "torchvision", "nn", "optim", "F")  # that a name may be written with
+
+
+def suggest_name(name: object, valid: Iterable[str]) -> str | None:
+    """The valid name that was probably meant: another word for it, a slip away, or cut short.
+
+    A third of the letters may be wrong, missing, added or swapped with their neighbour, three at
+    most; capitals, underscores and hyphens do not count, nor do the modules of PyTorch in front.
+    (`difflib` offers SI for "size", and nothing for "temp".)
+
+    Examples
+    --------
+    >>> (
+    ...     suggest_name("finetun", ["Finetune", "ER"]),
+    ...     suggest_name("batch", ["batch_size", "patience"]),
+    ... )
+    ('Finetune', 'batch_size')
+    >>> (
+    ...     suggest_name("strenght", ["latent", "strength"]),
+    ...     suggest_name("strenght", ["latent", "length"]),
+    ... )
+    ('strength', None)
+    >>> (
+    ...     suggest_name("CrossEntropyLoss", ["bce", "ce"]),
+    ...     suggest_name("torch.optim.AdamW", ["adam", "adamw"]),
+    ... )
+    ('ce', 'adamw')
+    """
+    written = _letters(name)
+    names = {one: _letters(one) for one in valid}
+    same = [one for one in names if written in SYNONYMS.get(one, "").split()]
+    longer = [one for one, letters in names.items() if _is_prefix(letters, written)]
+    slips = {one: edit_distance(written, letters) for one, letters in names.items()}
+    near = [one for one in names if slips[one] <= min(3, max(len(written), len(names[one])) // 3)]
+    shorter = [one for one, letters in names.items() if _is_prefix(written, letters)]
+    found = same or longer or near or shorter
+    return min(found, key=lambda one: (slips[one], len(one)), default=None)
+
+
+def edit_distance(a: str, b: str) -> int:
+    """How many letters to change, add, drop or swap with their neighbour to get `b` from `a`.
+
+    Examples
+    --------
+    >>> (
+    ...     edit_distance("strenght", "strength"),
+    ...     edit_distance("hearding", "herding"),
+    ...     edit_distance("ER", "SI"),
+    ... )
+    (1, 1, 2)
+    """
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        oldest, before, row = before, row, [i]
+        for j, y in enumerate(b, 1):
+            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (x != y))
+            if i > 1 and j > 1 and (x, y) == (b[j - 2], a[i - 2]):
+                cost = min(cost, oldest[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
+
+
+def _letters(name: object) -> str:
+    text = str(name)
+    if text.partition(".")[0] in MODULE_PREFIXES:
+        text = text.rpartition(".")[2]
+    return text.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def _is_prefix(long: str, short: str) -> bool:
+    """Whether a name begins with another one that is long enough to tell which is meant."""
+    return len(short) >= 3 and long.startswith(short)
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things.
+
+    Examples
+    --------
+    >>> plural(1, "run"), plural(3, "class"), plural(1200, "row")
+    ('1 run', '3 classes', '1,200 rows')
+    """
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")

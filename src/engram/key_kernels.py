@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """Triton kernels of the draws of ``keys``; imported on CUDA only.
 
 The arithmetic of ``keys`` is 29 of torch's kernels for a draw, be it a large mask of dropout, and
@@ -11,6 +10,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
 
 BLOCK = 1024
 STEP = tl.constexpr(-7046029254386353131)  # those of keys
@@ -27,7 +29,7 @@ def _mix(v):
 
 
 @triton.jit(do_not_specialize=["count", "least"])
-def _draw(keys, drawn, count, least, MASK: tl.constexpr, BLOCK: tl.constexpr):
+def _draw_kernel(keys, drawn, count, least, MASK: tl.constexpr, BLOCK: tl.constexpr):
     """Row by row of [keys, count]: 63 bits each, or whether 24 of them are at `least` so many."""
     row = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -39,7 +41,7 @@ def _draw(keys, drawn, count, least, MASK: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["add", "count"])
-def _mixed(keys, mixed, add, count, BLOCK: tl.constexpr):
+def _mix_kernel(keys, mixed, add, count, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     key = tl.load(keys + place, mask=inside, other=0)
@@ -51,27 +53,25 @@ def mix(key: Tensor, add: int) -> Tensor:
     key = key.contiguous()
     mixed, count = torch.empty_like(key), key.numel()
     with torch.cuda.device_of(key):
-        _mixed[(triton.cdiv(count, BLOCK),)](key, mixed, add, count, BLOCK=BLOCK)
+        _mix_kernel[(triton.cdiv(count, BLOCK),)](key, mixed, add, count, BLOCK=BLOCK)
     return mixed
 
 
 def bits(key: Tensor, count: int) -> Tensor:
     """[..., count] 63 random bits of each key, as ``keys.bits``."""
-    return _launched(
-        key, count, torch.empty(*key.shape, count, dtype=torch.long, device=key.device)
-    )
+    return _launch(key, count, torch.empty(*key.shape, count, dtype=torch.long, device=key.device))
 
 
-def keep(key: Tensor, least: int, count: int) -> Tensor:
+def dropout_mask(key: Tensor, least: int, count: int) -> Tensor:
     """[..., count] whether the first 24 bits make a number of at least `least`."""
     kept = torch.empty(*key.shape, count, dtype=torch.bool, device=key.device)
-    _launched(key, count, kept.view(torch.int8), least)
+    _launch(key, count, kept.view(torch.int8), least)
     return kept
 
 
-def _launched(key: Tensor, count: int, drawn: Tensor, least: int | None = None) -> Tensor:
+def _launch(key: Tensor, count: int, drawn: Tensor, least: int | None = None) -> Tensor:
     grid = (triton.cdiv(count, BLOCK), key.numel())
     given = (key.contiguous(), drawn, count, least or 0)
     with torch.cuda.device_of(key):  # kernels start on the current device
-        _draw[grid](*given, MASK=least is not None, BLOCK=BLOCK)
+        _draw_kernel[grid](*given, MASK=least is not None, BLOCK=BLOCK)
     return drawn

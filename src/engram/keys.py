@@ -73,11 +73,11 @@ def fold(key: Key, *what: Key | str) -> Key:
     """
     for item in what:
         add = zlib.crc32(item.encode()) if isinstance(item, str) else item
-        key = _folded(key, add)
+        key = _fold_number(key, add)
     return key
 
 
-def _folded(key: Key, add: Key) -> Key:
+def _fold_number(key: Key, add: Key) -> Key:
     if isinstance(add, Tensor):
         key, add = (key + add, 0) if isinstance(key, Tensor) else (add, key)
     number = _wrap(int(add) + _STEP)
@@ -90,21 +90,21 @@ def _folded(key: Key, add: Key) -> Key:
     return _mix_(key + number)
 
 
-def each(key: Key, *names: str, device: torch.device | str | None = None) -> Tensor:
+def fold_each(key: Key, *names: str, device: torch.device | str | None = None) -> Tensor:
     """[..., n] the keys of several names: draws from them at once are those of each alone.
 
     Examples
     --------
-    >>> each(5, "a", "b").tolist() == [fold(5, "a"), fold(5, "b")]
+    >>> fold_each(5, "a", "b").tolist() == [fold(5, "a"), fold(5, "b")]
     True
     """
     key = torch.as_tensor(key, device=device)
-    found = fold(key.unsqueeze(-1), _numbers(names, key.device))
+    found = fold(key.unsqueeze(-1), _name_numbers(names, key.device))
     return torch.as_tensor(found)
 
 
 @lru_cache(maxsize=64)
-def _numbers(names: tuple[str, ...], device: torch.device) -> Tensor:
+def _name_numbers(names: tuple[str, ...], device: torch.device) -> Tensor:
     """What `fold` adds for names. Kept, because a copy from the host cannot be captured."""
     with _disable_current_modes():
         numbers = torch.tensor([zlib.crc32(name.encode()) for name in names], device=device)
@@ -167,7 +167,7 @@ def _try_kernel(device: torch.device) -> bool:
     try:
         from engram import key_kernels as by
 
-        found = by.mix(key, _STEP), by.bits(key, 3000), by.keep(key, 2**23, 3000)
+        found = by.mix(key, _STEP), by.bits(key, 3000), by.dropout_mask(key, 2**23, 3000)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
@@ -197,7 +197,7 @@ def normal(key: Key, *shape: int, device: torch.device | str | None = None) -> T
     return drawn
 
 
-def below(key: Key, n: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
+def randint(key: Key, n: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
     """Whole numbers in [0, n); `n` may be a tensor that differs from run to run.
 
     Multiply and shift on 31 bits: no floating point, so every device draws the same rows.
@@ -209,25 +209,27 @@ def below(key: Key, n: Key, *shape: int, device: torch.device | str | None = Non
     return (drawn * count.reshape(*count.shape, *[1] * len(shape))) >> 31
 
 
-def keep(key: Key, drop: float, *shape: int, device: torch.device | str | None = None) -> Tensor:
+def dropout_mask(
+    key: Key, drop: float, *shape: int, device: torch.device | str | None = None
+) -> Tensor:
     """A mask that is False with probability `drop`."""
     key, least = torch.as_tensor(key, device=device), round(drop * 2**24)
     count = math.prod(shape)
     if _has_kernel(key, count):
         from engram import key_kernels
 
-        return key_kernels.keep(key, least, count).reshape(*key.shape, *shape)
+        return key_kernels.dropout_mask(key, least, count).reshape(*key.shape, *shape)
     return (bits(key, *shape) >> 39) >= least
 
 
-def order(key: Key, length: int, n: Key, device: torch.device | str | None = None) -> Tensor:
+def permutation(key: Key, length: int, n: Key, device: torch.device | str | None = None) -> Tensor:
     """A permutation of 0..n-1 in the first n of `length` places, padding places behind.
 
     The place of an entry does not depend on `length`, so padding changes nothing.
 
     Examples
     --------
-    >>> order(3, 5, 5).tolist() == order(3, 8, 5).tolist()[:5]
+    >>> permutation(3, 5, 5).tolist() == permutation(3, 8, 5).tolist()[:5]
     True
     """
     drawn = bits(key, length, device=device)

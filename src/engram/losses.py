@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CLOSED = -1e9  # logit of a class that does not compete: no probability, no gradient
+CLOSED_LOGIT = -1e9  # logit of a class that does not compete: no probability, no gradient
 
 
 def mean(values: Tensor, w: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def mean(values: Tensor, w: Tensor) -> Tensor:
 
 def ce_rows(logits: Tensor, target: Tensor, open_: Tensor) -> Tensor:
     """[B] cross-entropy of each row over the classes that compete for it."""
-    return F.cross_entropy(logits.masked_fill(~open_, CLOSED), target, reduction="none")
+    return F.cross_entropy(logits.masked_fill(~open_, CLOSED_LOGIT), target, reduction="none")
 
 
 def masked_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Tensor:
@@ -47,14 +47,14 @@ def balanced_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Ten
     Examples
     --------
     >>> rows = torch.tensor([0.2, 0.4, 0.9])  # losses of two rows of class 0, one of class 1
-    >>> weights = balance(torch.tensor([0, 0, 1]), torch.ones(3), 2)
+    >>> weights = balancing_weights(torch.tensor([0, 0, 1]), torch.ones(3), 2)
     >>> round(mean(rows, weights).item(), 6)
     0.6
     """
-    return mean(ce_rows(logits, target, open_), balance(target, w, logits.shape[-1]))
+    return mean(ce_rows(logits, target, open_), balancing_weights(target, w, logits.shape[-1]))
 
 
-def balance(target: Tensor, w: Tensor, classes: int) -> Tensor:
+def balancing_weights(target: Tensor, w: Tensor, classes: int) -> Tensor:
     """[B] weights 1 / (rows of the class in this batch), counted by weight."""
     member = (target[:, None] == torch.arange(classes, device=target.device)).to(w.dtype)  # [B, C]
     count = (member * w[:, None]).sum(0)  # [C]
@@ -96,8 +96,8 @@ def distill_rows(
     0.693147
     """
     among = classes if new_classes is None else classes | new_classes
-    log_p = (student / temperature).masked_fill(~among, CLOSED).log_softmax(-1)
-    log_q = (teacher / temperature).masked_fill(~classes, CLOSED).log_softmax(-1)
+    log_p = (student / temperature).masked_fill(~among, CLOSED_LOGIT).log_softmax(-1)
+    log_q = (teacher / temperature).masked_fill(~classes, CLOSED_LOGIT).log_softmax(-1)
     q = log_q.exp()
     cross = -(q * torch.where(classes, log_p, 0.0)).sum(-1)
     if form == "kl":

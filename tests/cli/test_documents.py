@@ -10,8 +10,8 @@ import yaml
 
 import engram as package
 from engram.checks import METHOD_CHECKS
-from engram.checks.report import finding
-from engram.recipes.names import own_class
+from engram.checks.check_report import run_check
+from engram.experiments.build_methods import load_user_class
 from tests.cli.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -46,9 +46,9 @@ def test_the_quick_start_shows_true_numbers():
 
 def test_the_method_of_the_guide_keeps_the_rules_and_runs(engram):
     Path("my_method.py").write_text(block("own-method.md", "python"))
-    method = own_class("my_method.py:Anchor", package.Method)()
+    method = load_user_class("my_method.py:Anchor", package.Method)()
     for rule in METHOD_CHECKS[:11]:  # of all: what `engram new` writes, which does the same
-        found = finding(rule, method)
+        found = run_check(rule, method)
         assert found.passed, found.message
     engram("run", *SMALL, "-m", "my_method:Anchor", "-s", "strength=0.1", "-o", "out")
     losses = package.read("out").frame()["metric"].astype(str)

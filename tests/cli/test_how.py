@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engram.cli.request import requests
+from engram.cli.console import read_requests
 from tests.cli.conftest import SMALL
 
 
@@ -14,10 +14,10 @@ def test_resume_goes_on_as_before_unless_told_otherwise(engram):
     assert "--checkpoint-every" in said.output + said.stderr
     assert not Path("out").exists()
     engram(*call, "--checkpoint-every", "90s")
-    (first,) = requests(Path("out"))
+    (first,) = read_requests(Path("out"))
     assert (first.deterministic, first.checkpoint_every) == (True, "90s")
     engram("resume", "out")
-    assert requests(Path("out")) == [first]
+    assert read_requests(Path("out")) == [first]
     engram("resume", "out", "--no-deterministic", "--checkpoint-every", "10m")
-    (last,) = requests(Path("out"))
+    (last,) = read_requests(Path("out"))
     assert (last.deterministic, last.checkpoint_every) == (False, "10m")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import engram as library
-from engram.cli.new import KINDS
+from engram.cli.author_commands import KINDS
 from engram.streams import NEEDED
 
 # class_incremental and task_incremental run in many tests, these nowhere else by their names

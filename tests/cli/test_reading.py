@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 import engram as package
-from engram.cli import catalogue, demo
-from engram.cli.listing import KINDS
-from engram.cli.show import plain_table
+from engram.cli import component_help, run_commands
+from engram.cli.list_command import KINDS
+from engram.cli.result_display import make_plain_table
 from engram.metrics import FORGETTING_DEFINITIONS
 from engram.streams import NEEDED, SCENARIOS
 from tests.cli.conftest import SMALL
@@ -83,7 +83,7 @@ def test_metrics_where_all_runs_diverged_are_dashes(engram):
 
 def test_headings_are_labels_and_no_markup():
     """In "M [b112]" the id is part of the label, not a style of the console."""
-    shown = plain_table("metric", "M [b11234507762]", "M [952f13ddc02f]")
+    shown = make_plain_table("metric", "M [b11234507762]", "M [952f13ddc02f]")
     console = Console(file=io.StringIO(), width=80)
     console.print(shown)
     assert console.file.getvalue().split() == [
@@ -186,12 +186,12 @@ def test_report_page_and_tables(engram, ran):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_name_has_a_line_and_a_long_form(engram, kind):
     shown = engram("list", kind).stdout
-    entries = catalogue.entries(kind)
+    entries = component_help.list_entries(kind)
     assert entries
     for name, line in entries.items():
         assert f"\n{name} " in f"\n{shown}"
         assert line.strip()
-        assert name in catalogue.about(kind, name, line)
+        assert name in component_help.describe_component(kind, name, line)
 
 
 def test_a_training_setting_is_explained_alone(engram):
@@ -251,8 +251,8 @@ def test_list_all_shows_what_is_missing(engram):
 
 def test_check_passes_and_fails(engram, monkeypatch):
     checks = pytest.importorskip("engram.checks")
-    good = checks.Report("Good", [checks.Finding("form", True)])
-    bad = checks.Report("Bad", [checks.Finding("form", False, "why")])
+    good = checks.CheckReport("Good", [checks.CheckFinding("form", True)])
+    bad = checks.CheckReport("Bad", [checks.CheckFinding("form", False, "why")])
     asked = lambda target, **options: {"Good": good, "Bad": bad}[target]  # noqa: E731
     monkeypatch.setattr(checks, "check", asked)
     assert "all 1 checks passed" in engram("check", "Good").stdout
@@ -265,7 +265,7 @@ def test_check_takes_fields_of_a_method(engram, monkeypatch):
 
     def check(target, **options):
         asked.append(target)
-        return checks.Report("tried", [checks.Finding("form", True)])
+        return checks.CheckReport("tried", [checks.CheckFinding("form", True)])
 
     monkeypatch.setattr(checks, "check", check)
     engram("check", "LUCIR", "--set", "variant=distil", "-s", "LUCIR.memory.per_class=3")
@@ -281,12 +281,12 @@ def test_check_takes_fields_of_a_method(engram, monkeypatch):
 
 
 def test_demo_in_small(engram, monkeypatch):
-    monkeypatch.setattr(demo, "DATA", "blobs")
-    monkeypatch.setattr(demo, "TRAINING", {"epochs": 1})
-    monkeypatch.setattr(demo, "SEEDS", 1)
+    monkeypatch.setattr(run_commands, "DATA", "blobs")
+    monkeypatch.setattr(run_commands, "TRAINING", {"epochs": 1})
+    monkeypatch.setattr(run_commands, "SEEDS", 1)
     done = engram("demo", "--out", "out")
     result = package.read("out")
-    assert len(result) == len(demo.METHODS)
+    assert len(result) == len(run_commands.METHODS)
     assert result.matrix.shape[1:] == (5, 5)
     assert "Joint *" in done.stdout
     lost = result.summary().loc["Finetune", "forgetting"]

@@ -14,10 +14,10 @@ import torch
 import yaml
 
 import engram as package
-from engram.cli import arguments, progress, request
-from engram.data.packing import write_packed
+from engram.cli import console, execution
+from engram.data.packed import write_packed
 from engram.errors import BadArgument
-from engram.recipes.assign import set_values
+from engram.experiments.overrides import set_values
 from tests.cli.conftest import SMALL
 
 
@@ -80,7 +80,7 @@ def test_skeletons_need_no_edges_and_a_bare_name_sets_them(engram):
 
 
 def test_a_bare_name_concerns_the_methods_that_know_it():
-    recipes = arguments.contents(data="blobs", methods=["Finetune", "EWC"])
+    recipes = execution.make_contents(data="blobs", methods=["Finetune", "EWC"])
     set_values(recipes, "strength=7")
     assert [one["method"].get("strength") for one in recipes] == [None, 7]
     with pytest.raises(BadArgument, match="unknown name 'strenght', did you mean 'strength'"):
@@ -88,38 +88,38 @@ def test_a_bare_name_concerns_the_methods_that_know_it():
 
 
 def test_a_dotted_name_concerns_the_methods_that_know_it():
-    recipes = arguments.contents(data="blobs", methods=["Finetune", "ER"])
+    recipes = execution.make_contents(data="blobs", methods=["Finetune", "ER"])
     set_values(recipes, "memory.total=40")
     assert recipes[0]["method"] == {"name": "Finetune"}
-    assert arguments.build(recipes)[1].method.memory.total == 40
+    assert execution.build_recipes(recipes)[1].method.memory.total == 40
     with pytest.raises(BadArgument, match="unknown name 'memry', did you mean 'memory'"):
         set_values(recipes, "memry.total=40")
 
 
 def test_options_of_a_stream_have_fields_themselves():
-    (recipe,) = arguments.contents(data="blobs", methods=["ER"])
+    (recipe,) = execution.make_contents(data="blobs", methods=["ER"])
     set_values([recipe], "balance.degrees=10")
     set_values([recipe], "data_options.classes=6")
     assert recipe["stream"] == {
         "data": "blobs", "balance": {"degrees": 10}, "data_options": {"classes": 6},
     }  # fmt: skip
     with pytest.raises(BadArgument, match=r"unknown name 'degres', did you mean 'degrees'"):
-        set_values([recipe], "balance.degres=10") or arguments.build([recipe])
+        set_values([recipe], "balance.degres=10") or execution.build_recipes([recipe])
     with pytest.raises(BadArgument, match="unknown name 'balanse', did you mean 'balance'"):
         set_values([recipe], "balanse.degrees=10")
 
 
 def test_parts_of_a_memory_change_one_by_one():
-    recipes = arguments.contents(data="blobs", methods=["ER"])
+    recipes = execution.make_contents(data="blobs", methods=["ER"])
     set_values(recipes, "memory.policy=herding")
     set_values(recipes, "memory.per_class=4")
-    memory = arguments.build(recipes)[0].method.memory
+    memory = execution.build_recipes(recipes)[0].method.memory
     assert (memory.policy, memory.per_class, memory.total) == ("herding", 4, None)
 
 
 def test_options_of_detectors_and_of_the_outside_set():
     made = {"data": "blobs", "methods": ["ER"], "detectors": ["KNN", "Softmax"]}
-    (recipe,) = arguments.contents(**made, outside="digits")
+    (recipe,) = execution.make_contents(**made, outside="digits")
     for assignment in ("KNN.k=2", "outside.limit=9", "outside.data_options.seed=1"):
         set_values([recipe], assignment)
     assert recipe["detectors"] == [{"name": "KNN", "k": 2}, "Softmax"]
@@ -130,13 +130,13 @@ def test_options_of_detectors_and_of_the_outside_set():
     with pytest.raises(BadArgument, match="unknown name 'Softmax'"):
         set_values([recipe], "Softmax.k=2")
     with pytest.raises(BadArgument, match="--grid: unknown name 'memry', did you mean 'memory'"):
-        arguments.grid([recipe], ["memry.total=1,2"])
+        execution.expand_grid([recipe], ["memry.total=1,2"])
 
 
 def test_parts_of_a_joined_method_are_set_by_name():
-    recipes = arguments.contents(data="blobs", methods=["LwF+EWC"])
+    recipes = execution.make_contents(data="blobs", methods=["LwF+EWC"])
     set_values(recipes, "EWC.strength=7")
-    assert arguments.build(recipes)[0].method.parts[1].strength == 7
+    assert execution.build_recipes(recipes)[0].method.parts[1].strength == 7
 
 
 def test_recipe_file_and_options(engram):
@@ -155,7 +155,7 @@ def test_recipe_file_and_options(engram):
 def test_own_method_from_a_file(engram):
     Path("own").mkdir()
     Path("own/quiet.py").write_text(
-        "from dataclasses import dataclass\nfrom engram.methods.base import Method\n"
+        "from dataclasses import dataclass\nfrom engram.methods.method import Method\n"
         "@dataclass(frozen=True)\nclass Quiet(Method):\n    size: int = 3\n"
     )
     for missing in ("own/quite.py:Quiet", "json.py:Quiet"):  # there is a module json
@@ -176,7 +176,7 @@ def test_own_method_from_a_file(engram):
 def interrupt_after(monkeypatch, stages):
     """A real Ctrl-C once so many stages are recorded."""
     count = iter(range(1, 100))
-    usual = progress.Meter.stage
+    usual = execution.ProgressMeter.stage
 
     def stage(self, *args):
         usual(self, *args)
@@ -188,7 +188,7 @@ def interrupt_after(monkeypatch, stages):
             finally:
                 signal.signal(signal.SIGINT, before)
 
-    monkeypatch.setattr(progress.Meter, "stage", stage)
+    monkeypatch.setattr(execution.ProgressMeter, "stage", stage)
 
 
 def test_interrupted_run_goes_on(engram, monkeypatch):
@@ -219,7 +219,7 @@ def ending(request):
 
 
 def test_signals_that_end_are_said_and_leave_a_checkpoint(engram, monkeypatch, ending):
-    number, name, usual = ending, signal.Signals(ending).name, progress.Meter.step
+    number, name, usual = ending, signal.Signals(ending).name, execution.ProgressMeter.step
 
     def step(self, plans, stage, done, total):
         usual(self, plans, stage, done, total)
@@ -227,12 +227,12 @@ def test_signals_that_end_are_said_and_leave_a_checkpoint(engram, monkeypatch, e
             signal.raise_signal(number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(progress.Meter, "step", step)
+        patch.setattr(execution.ProgressMeter, "step", step)
         done = engram("run", *SMALL, "-s", "epochs=30", "-o", "out", code=128 + number)
     assert f"Ended by {name}. Kept in out: 0 of 1 run complete, 1 in part (1" in done.stderr
     assert "stage in all, and the steps since)" in " ".join(done.stderr.split())
     assert len(list(Path("out/checkpoint/steps").glob("*.safetensors"))) == 1
-    monkeypatch.setattr("engram.cli.train.Work", lambda **_: signal.raise_signal(number))
+    monkeypatch.setattr("engram.cli.execution.Work", lambda **_: signal.raise_signal(number))
     done = engram("run", *SMALL, "-o", "early", code=128 + number)  # before anything trains
     assert f"engram: Ended by {name}" in done.stderr
 
@@ -473,23 +473,23 @@ def test_a_negative_number_of_workers_is_refused_not_taken_for_none(engram, tmp_
 
 
 def test_request_of_another_form_is_refused(tmp_path):
-    folder = tmp_path / request.FOLDER
+    folder = tmp_path / console.FOLDER
     folder.mkdir()
     (folder / "a.yaml").write_text("recipes: []\nwhat: 1\n")
     with pytest.raises(package.RecordError, match="not a request"):
-        request.requests(tmp_path)
+        console.read_requests(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "a", "1,b", "-1", "1.5"])
 def test_bad_seeds(text):
     with pytest.raises(BadArgument, match="--seeds"):
-        arguments.parse_seeds(text)
+        execution.parse_seeds(text)
 
 
 def test_processes_meet_in_one_directory(engram):
     content = {"stream": {"data": "blobs", "classes_per_task": 5}, "method": "own:Quiet"}
     Path("own.py").write_text(
-        "from dataclasses import dataclass\nfrom engram.methods.base import Method\n"
+        "from dataclasses import dataclass\nfrom engram.methods.method import Method\n"
         "@dataclass(frozen=True)\nclass Quiet(Method):\n    size: int = 3\n"
     )
     Path("r.yaml").write_text(yaml.safe_dump(content))

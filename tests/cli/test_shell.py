@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from engram.cli import COMMANDS, complete, shell
+from engram.cli import COMMANDS, console, options
 from engram.errors import BadArgument
 from tests.cli.conftest import SMALL
 from tests.forks import command_line
@@ -50,7 +50,7 @@ def test_bad_input_is_one_line_and_code_2(engram, args, message):
 
 
 def test_names_between_colons_are_printed_as_they_are(capsys):
-    shell.say("evil.py:M: the directory names code")
+    console.say("evil.py:M: the directory names code")
     assert capsys.readouterr().err == "evil.py:M: the directory names code\n"
 
 
@@ -119,15 +119,15 @@ def test_version_and_help(engram):
 
 def test_names_are_completed_as_they_are_without_imports():
     from engram import methods, models, streams
-    from engram.data.known import KNOWN
+    from engram.data.named_sets import NAMED_SETS
     from engram.records.export import TOOLS
 
-    assert complete.names("methods") == methods.__all__
-    assert complete.names("models") == list(models.models())
-    assert complete.names("streams") == list(streams.SCENARIOS)
-    assert complete.names("data") == list(KNOWN)
-    assert complete.names("tools") == list(TOOLS)
-    assert complete.streams("rot") == ["rotated"]
+    assert options.list_names("methods") == methods.__all__
+    assert options.list_names("models") == list(models.models())
+    assert options.list_names("streams") == list(streams.SCENARIOS)
+    assert options.list_names("data") == list(NAMED_SETS)
+    assert options.list_names("tools") == list(TOOLS)
+    assert options.complete_streams("rot") == ["rotated"]
 
 
 def test_a_shell_completes_values_of_options(tmp_path):
@@ -155,19 +155,19 @@ def test_an_unwritable_directory_is_one_line(engram, tmp_path):
 
 
 def test_bugs_are_not_hidden(engram, monkeypatch):
-    from engram.cli import arguments
+    from engram.cli import execution
 
     def broken(**_):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(arguments, "contents", broken)
+    monkeypatch.setattr(execution, "make_contents", broken)
     assert isinstance(engram("run", *SMALL, code=1).exception, KeyError)
 
 
 def test_warnings_are_one_line(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        with shell.short_warnings():
+        with console.shorten_warnings():
             for _ in range(2):  # told once
                 warnings.warn("two\nlines", stacklevel=1)
     assert capsys.readouterr().err == "warning: two lines\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import engram
-from engram.data.repeats import repeats
+from engram.data.duplicates import find_repeats
 from tests.data.pictures import paint
 
 LABELS = (1, 2, 3, 4, 5, 6, 7)
@@ -58,7 +58,7 @@ def test_last_frames_first_frames_and_subjects(root):
     subject = data.attributes["subject"]
     assert not set(subject[data.train].tolist()) & set(subject[data.test].tolist())
     assert data.attribute_names["subject"] == tuple(f"S{i:03d}" for i in range(10))
-    assert not len(repeats(data))  # no frame is Neutral and an expression as well
+    assert not len(find_repeats(data))  # no frame is Neutral and an expression as well
     shares = data.labels[data.test].bincount(minlength=8) / data.labels.bincount()
     assert shares.min() >= 0.15
     assert shares.max() <= 0.45
@@ -71,11 +71,11 @@ def test_other_seeds_and_fewer_frames(root):
 
 
 def test_a_hundred_and_twenty_three_subjects_are_86_and_37():
-    from engram.data.held_units import held_units
+    from engram.data.attributes import draw_held_out_units
 
     units = [f"S{i:03d}" for i in range(123)]
     labels = [str(i % 8) for i in range(123)]
-    assert len(held_units(units, labels, 37 / 123, seed=0)) == 37
+    assert len(draw_held_out_units(units, labels, 37 / 123, seed=0)) == 37
 
 
 def test_short_sequences(root):

@@ -9,10 +9,9 @@ from torch import nn
 
 import engram
 from engram.data import load
-from engram.data.canvas import Canvas
-from engram.data.drawn_people import GROUPS
-from engram.data.drawn_units import MIXTURES, UNITS, mix
-from engram.data.expressions import EXPRESSIONS
+from engram.data.embedded.canvas import Canvas
+from engram.data.embedded.drawn_faces import GROUPS, MIXTURES, UNITS, mix_units
+from engram.data.faces.expressions import EXPRESSIONS
 
 FEW = 150
 
@@ -130,7 +129,7 @@ def test_an_expression_is_its_units():
     assert all(set(one) <= set(UNITS) for one in MIXTURES.values())
     key = torch.arange(4000)
     for label, name in enumerate(EXPRESSIONS):
-        units = mix(key, torch.full_like(key, label), 1.0)
+        units = mix_units(key, torch.full_like(key, label), 1.0)
         for unit, values in units.items():
             usual, often = MIXTURES[name].get(unit, (0.0, 0.0))
             stray = 0.15 / len(UNITS)
@@ -142,7 +141,7 @@ def test_an_expression_is_its_units():
 
 
 def test_without_strength_there_is_nothing_but_stray_units():
-    units = mix(torch.arange(100), torch.full((100,), 5), 0.0)
+    units = mix_units(torch.arange(100), torch.full((100,), 5), 0.0)
     shown = torch.stack(list(units.values()))
     assert ((shown > 0).sum(0) <= 1).all()
     assert shown.max() <= 0.3

@@ -10,12 +10,18 @@ import torch
 from PIL import Image
 
 import engram
-from engram.data.core import Data
-from engram.data.crops import Frame, cut_face, cut_image
-from engram.data.expressions import EXPRESSIONS, expression, expression_ids
-from engram.data.faces import Face, FaceOptions, read_faces
-from engram.data.mapped import read_mapped
-from engram.data.resized import as_faces, resized
+from engram.data.dataset import Data
+from engram.data.faces.expressions import EXPRESSIONS, expression_ids, find_expression
+from engram.data.faces.fer2013 import convert_to_faces, resize_like_pillow
+from engram.data.memory_maps import read_mapped
+from engram.data.picture_sets import (
+    Frame,
+    Picture,
+    PictureOptions,
+    crop_image,
+    crop_picture,
+    read_pictures,
+)
 from tests.data.pictures import fill, paint
 
 
@@ -29,27 +35,27 @@ def quadrants(path):
 def test_landmarks_box_centre_and_whole(tmp_path):
     file = quadrants(tmp_path / "a.png")
     points = np.array([[30.0, 5.0], [36.0, 11.0]])
-    found = cut_face(file, 8, Frame(points=points, box=(0, 0, 4, 4)))
+    found = crop_picture(file, 8, Frame(points=points, box=(0, 0, 4, 4)))
     assert found.crop == "landmarks"  # rather than the box
     left, right = found.pixels[0, 0, [0, -1]] / 6
     assert 29 <= left <= 31
     assert 35 <= right <= 37
-    found = cut_face(file, 8, Frame(box=(2, 2, 10, 8)))
+    found = crop_picture(file, 8, Frame(box=(2, 2, 10, 8)))
     assert found.crop == "box"
     assert found.pixels[0].max() <= 60
-    found = cut_face(file, 20)
+    found = crop_picture(file, 20)
     assert found.crop == "centre"
     exact = np.asarray(Image.open(file)).transpose(2, 0, 1)[:, :, 10:30]
     assert np.array_equal(found.pixels, exact)  # a square of the picture itself, not resampled
     whole = paint(tmp_path / "b.png", 0, (8, 8))
-    found = cut_face(whole, 8)
+    found = crop_picture(whole, 8)
     assert found.crop == "whole"
     assert np.array_equal(found.pixels, np.asarray(Image.open(whole)).transpose(2, 0, 1))
 
 
 def test_boxes_beyond_the_picture_are_moved_inside(tmp_path):
     file = quadrants(tmp_path / "a.png")
-    found = cut_face(file, 20, Frame(box=(-50, -50, 10, 10)))
+    found = crop_picture(file, 20, Frame(box=(-50, -50, 10, 10)))
     exact = np.asarray(Image.open(file)).transpose(2, 0, 1)[:, :, :20]
     assert np.array_equal(found.pixels, exact)
 
@@ -63,12 +69,12 @@ def test_colours_are_counted(tmp_path):
     }
     deep = np.linspace(0, 65535, 144).reshape(12, 12).astype(np.uint16)
     Image.fromarray(deep).save(tmp_path / "deep.png")
-    cuts = {name: cut_face(file, 12) for name, file in kinds.items()}
+    cuts = {name: crop_picture(file, 12) for name, file in kinds.items()}
     assert [name for name, cut in cuts.items() if cut.grey] == ["grey"]
     assert [name for name, cut in cuts.items() if cut.transparent] == ["clear"]
     assert [name for name, cut in cuts.items() if cut.blank] == ["blank"]
     assert cuts["blank"].pixels[:, 0, 0].tolist() == [5, 6, 7]
-    pixels = cut_face(tmp_path / "deep.png", 12).pixels
+    pixels = crop_picture(tmp_path / "deep.png", 12).pixels
     assert np.array_equal(pixels[0], deep >> 8)
     assert pixels.shape == (3, 12, 12)
 
@@ -78,14 +84,14 @@ def listing(tmp_path, broken=False):
     if broken:
         files[3].write_bytes(files[3].read_bytes()[:60])
     return [
-        Face(file, EXPRESSIONS[i % 4], "test" if i >= 6 else "train",
+        Picture(file, EXPRESSIONS[i % 4], "test" if i >= 6 else "train",
              facts={"subject": f"S{i // 2}", "gender": "female" if i % 2 else "male"})
         for i, file in enumerate(files)
     ]  # fmt: skip
 
 
 def test_rows_labels_parts_and_attributes(tmp_path):
-    data = read_faces("few", listing(tmp_path), FaceOptions(size=10))
+    data = read_pictures("few", listing(tmp_path), PictureOptions(size=10))
     assert data.classes == EXPRESSIONS[:4]
     assert data.sample_shape == (3, 10, 10)
     assert data.labels.tolist() == [0, 1, 2, 3] * 2
@@ -99,8 +105,10 @@ def test_rows_labels_parts_and_attributes(tmp_path):
 
 def test_missing_facts_are_a_value_of_their_own(tmp_path):
     faces = listing(tmp_path)
-    faces[2] = Face(faces[2].file, "Neutral", "train")
-    data = read_faces("few", faces, FaceOptions(size=10), names={"gender": ("male", "female")})
+    faces[2] = Picture(faces[2].file, "Neutral", "train")
+    data = read_pictures(
+        "few", faces, PictureOptions(size=10), names={"gender": ("male", "female")}
+    )
     assert data.attribute_names["gender"] == ("male", "female", "unknown")
     assert data.attributes["gender"].tolist() == [0, 1, 2, 1, 0, 1, 0, 1]
 
@@ -108,8 +116,8 @@ def test_missing_facts_are_a_value_of_their_own(tmp_path):
 def test_broken_pictures_are_refused_or_counted(tmp_path):
     faces = listing(tmp_path, broken=True)
     with pytest.raises(engram.errors.BadArgument, match=r'3\.png: expected .*broken="drop"'):
-        read_faces("few", faces, FaceOptions(size=10))
-    data = read_faces("few", faces, FaceOptions(size=10, broken="drop"))
+        read_pictures("few", faces, PictureOptions(size=10))
+    data = read_pictures("few", faces, PictureOptions(size=10, broken="drop"))
     assert data.train.tolist() == [0, 1, 2, 4, 5]
     assert len(data) == 8
     assert "1 image left out that cannot be read" in data.notes
@@ -117,46 +125,46 @@ def test_broken_pictures_are_refused_or_counted(tmp_path):
 
 def test_a_subject_of_both_parts_is_told(tmp_path):
     faces = listing(tmp_path)
-    faces[6] = Face(faces[6].file, "Disgust", "test", facts={"subject": "S0"})
-    notes = read_faces("few", faces, FaceOptions(size=10)).notes
+    faces[6] = Picture(faces[6].file, "Disgust", "test", facts={"subject": "S0"})
+    notes = read_pictures("few", faces, PictureOptions(size=10)).notes
     assert "1 of 2 test subjects are training subjects as well" in notes
 
 
 def test_unknown_labels_and_options_are_refused(tmp_path):
     faces = listing(tmp_path)
     with pytest.raises(ValueError, match=r"few: expected the labels Neutral.*Boredom"):
-        read_faces("few", [*faces, Face(faces[0].file, "Boredom", "train")], FaceOptions())
+        read_pictures("few", [*faces, Picture(faces[0].file, "Boredom", "train")], PictureOptions())
     with pytest.raises(ValueError, match="at least one picture"):
-        read_faces("few", [], FaceOptions())
+        read_pictures("few", [], PictureOptions())
     with pytest.raises(ValueError, match="size"):
-        FaceOptions(size=4)
+        PictureOptions(size=4)
     with pytest.raises(ValueError, match="broken"):
-        FaceOptions(broken="ignore")
+        PictureOptions(broken="ignore")
 
 
 def test_faces_above_memory_are_mapped(tmp_path, monkeypatch):
     faces = listing(tmp_path, broken=True)
-    plain = read_faces("few", faces, FaceOptions(size=10, broken="drop"))
-    options = FaceOptions(size=10, broken="drop", packed=tmp_path / "few")
-    data = read_faces("few", faces, options)
+    plain = read_pictures("few", faces, PictureOptions(size=10, broken="drop"))
+    options = PictureOptions(size=10, broken="drop", packed=tmp_path / "few")
+    data = read_pictures("few", faces, options)
     assert isinstance(data.x, np.memmap)
     assert data.fingerprint() == plain.fingerprint()
     assert (data.notes, data.attribute_names) == (plain.notes, plain.attribute_names)
-    monkeypatch.setattr("engram.data.faces._chunks", None)  # decoded once
-    assert read_faces("few", faces, options).fingerprint() == plain.fingerprint()
+    monkeypatch.setattr("engram.data.picture_sets._chunks", None)  # decoded once
+    assert read_pictures("few", faces, options).fingerprint() == plain.fingerprint()
     alone = engram.load(tmp_path / "few.npz")  # the file is a packed set by itself
     assert isinstance(alone.x, np.memmap)
     assert alone.fingerprint() == plain.fingerprint()
     moved = [replace(faces[0], frame=Frame(box=(0, 0, 5, 5))), *faces[1:]]
     for others in (faces[:7], moved):
         with pytest.raises(ValueError, match="packed: expected a new file"):
-            read_faces("few", others, options)
+            read_pictures("few", others, options)
 
 
 def test_what_does_not_fit_says_how_it_would(tmp_path, monkeypatch):
     monkeypatch.setattr("os.sysconf", lambda name: 30)
     with pytest.raises(ValueError, match=r"few: expected faces of at most 450 bytes.*packed="):
-        read_faces("few", listing(tmp_path), FaceOptions(size=10))
+        read_pictures("few", listing(tmp_path), PictureOptions(size=10))
 
 
 def test_a_mapped_set_packs_and_trains(tmp_path):
@@ -186,12 +194,12 @@ def test_compressed_inputs_are_not_mapped(tmp_path):
 def test_an_interrupted_file_does_not_appear(tmp_path):
     faces = listing(tmp_path, broken=True)
     with pytest.raises(ValueError, match="readable"):
-        read_faces("few", faces, FaceOptions(size=10, packed=tmp_path / "few.npz"))
+        read_pictures("few", faces, PictureOptions(size=10, packed=tmp_path / "few.npz"))
     assert not list(tmp_path.glob("*few*"))
 
 
 def test_names_of_expressions():
-    assert [expression(one.upper()) for one in EXPRESSIONS] == list(EXPRESSIONS)
+    assert [find_expression(one.upper()) for one in EXPRESSIONS] == list(EXPRESSIONS)
     with pytest.raises(ValueError, match="bored"):
         expression_ids("classes", ["angry", "bored"])
     with pytest.raises(ValueError, match="one class for each"):
@@ -204,24 +212,24 @@ def test_pictures_of_one_shape_are_smoothed_together_as_each_alone(shape):
     x = np.random.default_rng(1).integers(0, 256, (3, *shape), np.uint8)
     pictures = [Image.fromarray(one[0] if len(one) == 1 else one.transpose(1, 2, 0)) for one in x]
     for size in (8, 20, 32, 100):
-        alone = [cut_image(one, size, Frame()) for one in pictures]
+        alone = [crop_image(one, size, Frame()) for one in pictures]
         expected = np.stack([one.pixels[: shape[0]] for one in alone])
-        assert (resized(x, size) == expected).all(), size
+        assert (resize_like_pillow(x, size) == expected).all(), size
 
 
 def test_images_in_memory_become_faces():
     x = torch.randint(0, 256, (10, 1, 6, 6), dtype=torch.uint8)
     x[3] = 9
     data = Data.from_arrays(x, ["happy", "neutral"] * 5)
-    faces = as_faces(data, 12)
+    faces = convert_to_faces(data, 12)
     assert faces.classes == ("Neutral", "Happiness")
     assert faces.x.shape == (10, 3, 12, 12)
     assert torch.equal(faces.x[:, 0], faces.x[:, 2])
     assert torch.equal(faces.train, data.train)
     assert faces.notes == ("1 blank image of one colour, kept",)
-    assert as_faces(data, None) is data
+    assert convert_to_faces(data, None) is data
     with pytest.raises(ValueError, match="no images"):
-        as_faces(Data.from_arrays(x.float(), ["happy", "neutral"] * 5), 12)
+        convert_to_faces(Data.from_arrays(x.float(), ["happy", "neutral"] * 5), 12)
 
 
 @pytest.mark.parametrize(
@@ -232,19 +240,19 @@ def test_images_in_memory_become_faces():
 )  # fmt: skip
 def test_frames_that_are_no_part_of_the_picture_are_counted(tmp_path, frame):
     file = quadrants(tmp_path / "a.png")
-    cut, plain = cut_face(file, 20, frame), cut_face(file, 20)
+    cut, plain = crop_picture(file, 20, frame), crop_picture(file, 20)
     assert (cut.crop, cut.lost, plain.lost) == ("centre", True, False)
     assert np.array_equal(cut.pixels, plain.pixels)
-    data = read_faces("x", [Face(file, "Anger", "train", frame)], FaceOptions(size=8))
+    data = read_pictures("x", [Picture(file, "Anger", "train", frame)], PictureOptions(size=8))
     assert "1 boxes or landmarks that are no part of their image" in data.notes
 
 
 def test_pictures_that_are_listed_twice(tmp_path):
-    file, options = paint(tmp_path / "a.png", 1), FaceOptions(size=8, broken="drop")
-    two = [Face(file, label, "train") for label in ("Anger", "Anger", "Sadness")]
-    assert "1 image listed more than once" in read_faces("x", two[:2], options).notes
+    file, options = paint(tmp_path / "a.png", 1), PictureOptions(size=8, broken="drop")
+    two = [Picture(file, label, "train") for label in ("Anger", "Anger", "Sadness")]
+    assert "1 image listed more than once" in read_pictures("x", two[:2], options).notes
     with pytest.raises(ValueError, match=r"a.png: expected one label, got .'Anger', 'Sadness'."):
-        read_faces("x", two, options)
+        read_pictures("x", two, options)
     for lost in (replace(two[0], part="test"), replace(two[0], file=tmp_path / "b.png")):
         with pytest.raises(ValueError, match="x: expected faces to train on, got 'none of 1"):
-            read_faces("x", [lost], options)
+            read_pictures("x", [lost], options)

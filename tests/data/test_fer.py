@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import engram
-from engram.data.fer import CLASSES
+from engram.data.faces.fer2013 import CLASSES
 
 WORDS = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")  # by the CSV's numbers
 USAGE = ("Training", "PublicTest", "PrivateTest")

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import engram
-from engram.data import imagenet
+from engram.data.photos import imagenet
 from engram.errors import BadArgument
 from engram.reproduce import find_table, plan
-from engram.streams.published import published
+from engram.streams.hierarchical_streams import read_published_tasks
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -63,7 +63,7 @@ def test_folders_that_do_not_fit_are_refused(tmp_path):
 def lite(tmp_path_factory):
     """The class folders of IIRC-ImageNet-lite; one picture under all names."""
     root = tmp_path_factory.mktemp("lite")
-    tree, orphans, _ = published("imagenet-lite")
+    tree, orphans, _ = read_published_tasks("imagenet-lite")
     picture = root / "one.JPEG"
     Image.new("RGB", (12, 10), (200, 100, 0)).save(picture)
     for wnid in sorted({name for below in tree.values() for name in below} | set(orphans)):

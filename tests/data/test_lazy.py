@@ -12,9 +12,9 @@ import torch
 
 import engram
 from engram.data import Data
-from engram.data.cache import RowCache
+from engram.data.duplicates import count_duplicates, find_repeats
 from engram.data.image_files import ImageFiles
-from engram.data.repeats import duplicates, repeats
+from engram.data.lazy_rows import RowCache
 from engram.errors import BadArgument
 from engram.learner.feed import Feed
 
@@ -87,9 +87,10 @@ def test_an_index_is_read_instead_of_the_files(tmp_path, monkeypatch):
     folder, index = tree(tmp_path / "all"), tmp_path / "index.npz"
     lazy = Data.from_folder(folder, lazy=True, index=index)
     looked = []
-    found = engram.data.image_files.head
+    found = engram.data.image_files.read_image_header
     monkeypatch.setattr(
-        "engram.data.image_files.head", lambda *one: looked.append(one[1]) or found(*one)
+        "engram.data.image_files.read_image_header",
+        lambda *one: looked.append(one[1]) or found(*one),
     )
     assert Data.from_folder(folder, lazy=True, index=index).fingerprint() == lazy.fingerprint()
     assert not looked
@@ -97,10 +98,14 @@ def test_an_index_is_read_instead_of_the_files(tmp_path, monkeypatch):
     more = Data.from_folder(folder, lazy=True, index=index)
     assert looked == [str(folder / "dog" / "9.png")]
     assert len(more) == len(lazy) + 1
-    assert len(repeats(more, torch.tensor([1]), torch.tensor([12]))) == 1
-    assert duplicates(more, torch.arange(13)) == 1
-    assert len(repeats(Data.from_folder(folder, lazy=True), torch.tensor([1]), torch.tensor([12]))
-               ) == 0  # without sums nobody looks, and the notes say so  # fmt: skip
+    assert len(find_repeats(more, torch.tensor([1]), torch.tensor([12]))) == 1
+    assert count_duplicates(more, torch.arange(13)) == 1
+    assert (
+        len(
+            find_repeats(Data.from_folder(folder, lazy=True), torch.tensor([1]), torch.tensor([12]))
+        )
+        == 0
+    )  # without sums nobody looks, and the notes say so
     np.savez(index, index=np.array(1), text=np.zeros(3, np.uint8))
     with pytest.raises(BadArgument, match="index: expected a file that was written as an index"):
         Data.from_folder(folder, lazy=True, index=index)
@@ -169,14 +174,14 @@ def test_a_packed_file_says_what_it_holds(tmp_path, monkeypatch):
     plain = Data.from_folder(tmp_path / "all")
     mapped = engram.load(engram.data.pack(lazy, tmp_path / "set.npz"))
     assert isinstance(mapped.x, np.memmap)
-    twice = repeats(mapped, torch.tensor([1]), torch.tensor([1]))
+    twice = find_repeats(mapped, torch.tensor([1]), torch.tensor([1]))
     monkeypatch.setattr(type(mapped.x), "__getitem__", None)  # identity reads no row
     fresh = engram.load(tmp_path / "set.npz")
     assert fresh.fingerprint() == plain.fingerprint()  # the very id of the data in memory
     cut = engram.load(tmp_path / "set.npz", crop=4)
     assert cut.fingerprint() != fresh.fingerprint()
     assert len(twice) == 1
-    assert len(repeats(fresh, torch.tensor([1]), torch.tensor([2]))) == 0
+    assert len(find_repeats(fresh, torch.tensor([1]), torch.tensor([2]))) == 0
 
 
 def test_verify_reads_what_identity_does_not(tmp_path):

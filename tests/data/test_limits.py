@@ -12,15 +12,15 @@ import zipfile
 import numpy as np
 import pytest
 
-from engram.data import limits
-from engram.data.cifar import LAYOUTS, _contents
-from engram.data.crops import cut_face
-from engram.data.idx import read_idx
+from engram.data import checked_files
+from engram.data.checked_files import read_npz
 from engram.data.images import decode
-from engram.data.npz import read_npz
+from engram.data.photos.cifar import LAYOUTS, _contents
+from engram.data.photos.idx_files import read_idx
+from engram.data.picture_sets import crop_picture
 from engram.errors import BadArgument, RecordError
 from engram.records import Rows, RunDirectory, read
-from engram.records.parts import read_part
+from engram.records.table_parts import read_part
 
 
 def npy_header(shape):
@@ -39,11 +39,11 @@ def test_an_array_that_says_more_than_it_holds(tmp_path):
 
 
 def test_an_archive_that_is_far_larger_than_its_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LARGE", 1 << 20)
+    monkeypatch.setattr(checked_files, "LARGE_FILE", 1 << 20)
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros(1 << 20))
     with pytest.raises(BadArgument, match="at most 300 times as large as its file"):
         read_npz(tmp_path / "a.npz")
-    monkeypatch.setattr(limits, "memory", lambda: 1000)
+    monkeypatch.setattr(checked_files, "total_memory", lambda: 1000)
     with pytest.raises(BadArgument, match="what fits into memory"):
         read_npz(tmp_path / "a.npz")
 
@@ -53,7 +53,7 @@ def test_a_gzip_file_is_read_as_far_as_it_announces(tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(struct.pack(">HBB2I", 0, 8, 2, 2, 2) + bytes(1 << 22)))
     with pytest.raises(BadArgument, match="expected 4 bytes for shape"):
         read_idx(path)
-    monkeypatch.setattr(limits, "memory", lambda: 1000)
+    monkeypatch.setattr(checked_files, "total_memory", lambda: 1000)
     path.write_bytes(gzip.compress(struct.pack(">HBB2I", 0, 8, 2, 2000, 2000)))
     with pytest.raises(BadArgument, match="what fits into memory"):
         read_idx(path)
@@ -73,7 +73,7 @@ def test_pipes_are_not_waited_for(tmp_path):
     with pytest.raises(BadArgument, match="not a regular file"):
         decode([tmp_path / "a.png"])
     with pytest.raises(BadArgument, match="not a regular file"):
-        cut_face(tmp_path / "a.png", 8)
+        crop_picture(tmp_path / "a.png", 8)
     folder = RunDirectory(tmp_path / "run")
     folder.append(rows_of([0]), ledger={})
     for name in ("results-0.parquet", "ledger-0.json", "recipes/r.yaml"):
@@ -94,6 +94,6 @@ def test_stages_and_rows_that_no_run_has(tmp_path, monkeypatch):
     with pytest.raises(RecordError, match="recipe r, seed 0: has 2 rows that reach to stage"):
         _ = read(tmp_path).view(head="single").matrix
     folder.append(rows_of(np.zeros(100_000, np.int64)))
-    monkeypatch.setattr("engram.records.parts._DENSE", 1)
+    monkeypatch.setattr("engram.records.table_parts._DENSE", 1)
     with pytest.raises(RecordError, match="100000 rows in"):
         read_part(folder.result_files()[-1])

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from engram.data import checksums, datasets, load
-from engram.data.idx import FILES, read_idx
+from engram.data.photos.idx_files import FILES, read_idx
 from engram.data.pickles import read_pickle
 
 RNG = np.random.default_rng(0)
@@ -73,10 +73,10 @@ def test_checksums_are_verified_by_default(tmp_path):
     with pytest.raises(ValueError, match=r"MD5 .*verify=False skips this"):
         load("mnist", root=tmp_path)
     known = {"file": checksums.md5(b"content")}
-    checksums.check("file", b"content", known, "file")
-    checksums.check("unknown", b"anything", known, "unknown")
+    checksums.check_md5("file", b"content", known, "file")
+    checksums.check_md5("unknown", b"anything", known, "unknown")
     with pytest.raises(ValueError, match="official file"):
-        checksums.check("file", b"other", known, "file")
+        checksums.check_md5("file", b"other", known, "file")
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from engram.data import Data, add, datasets, inspect, list_sets, load, pack, verify
+from engram.data.checked_files import read_npz
 from engram.data.images import cut_sheets
-from engram.data.npz import read_npz
 
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(0)

@@ -118,7 +118,7 @@ def test_ten_is_the_digit_zero(root):
 
 def test_all_eight_as_one(root, tmp_path):
     data = load("eight_task", root=root, size=16)
-    kinds = engram.streams.sequences.EIGHT
+    kinds = engram.streams.novelty_sequences.EIGHT
     assert data.attribute_names["domain"] == kinds
     assert data.n_classes == 3 + 2 + 2 + 2 + 2 + 2 + 52 + 10
     assert data.classes[0] == "flowers/flower 001"

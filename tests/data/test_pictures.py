@@ -11,9 +11,8 @@ from PIL import Image
 
 import engram
 from engram.data import load
-from engram.data.core import Data
-from engram.data.packed import load_packed
-from engram.data.packing import write_packed
+from engram.data.dataset import Data
+from engram.data.packed import load_packed, write_packed
 from engram.learner.feed import Feed
 
 CPU = torch.device("cpu")
@@ -53,7 +52,7 @@ def test_networks_see_the_middle(mapped, tmp_path):
 def test_training_crops_come_from_the_whole_picture():
     rows, key = torch.arange(10).repeat(20), torch.tensor(3)
     cut = Feed(numbered(crop=(4, 5)), device=CPU, dtype=torch.float64, augment=("crop",))
-    found = cut.augmented(rows, None, key)
+    found = cut.fetch_augmented(rows, None, key)
     first = found[:, 0, 0, 0].long()  # its value is its place
     tops, lefts = first // 8, first % 8
     assert (sorted(tops.unique().tolist()), sorted(lefts.unique().tolist())) == (
@@ -63,13 +62,13 @@ def test_training_crops_come_from_the_whole_picture():
         assert torch.equal(picture, numbered().x[0, :, top : top + 4, left : left + 5])
     stretched = Feed(numbered(crop=(4, 5)), device=CPU, dtype=torch.float64,
                      augment=("resized_crop", "flip"))  # fmt: skip
-    found = stretched.augmented(rows, None, key)
+    found = stretched.fetch_augmented(rows, None, key)
     assert found.shape == (200, 2, 4, 5)
     assert found.min() < 4  # the corners of the picture are seen, which the middle has not
     assert found.max() > 43
-    one = stretched.augmented(rows[:7], None, key)
+    one = stretched.fetch_augmented(rows[:7], None, key)
     assert torch.equal(one, found[:7])
-    both = stretched.augmented(rows.expand(2, -1), None, torch.tensor([3, 4]))
+    both = stretched.fetch_augmented(rows.expand(2, -1), None, torch.tensor([3, 4]))
     assert torch.equal(both[0], found)
     assert not torch.equal(both[1], found)
 

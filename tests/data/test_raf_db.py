@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import engram
-from engram.data.raf_db import GROUPS
+from engram.data.faces.raf_db import GROUPS
 from tests.data.pictures import fill, paint
 
 

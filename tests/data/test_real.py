@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from engram.data import load, verify
-from engram.data.catalogue import find, search_root
-from engram.data.repeats import repeats
+from engram.data.catalogue import find_set, search_root
+from engram.data.duplicates import find_repeats
 from engram.streams import balance, class_incremental
 
 needs_data = pytest.mark.skipif(
@@ -19,7 +19,7 @@ needs_data = pytest.mark.skipif(
 
 def real(name):
     root = search_root()
-    if root is None or find(name, root) is None:
+    if root is None or find_set(name, root) is None:
         pytest.skip(f"ENGRAM_DATA holds no {name}")
     return load(name)
 
@@ -97,7 +97,7 @@ def test_packed_pictures(name, shape, classes):
     assert len(data.train)
     assert len(data.test)
     if name == "fer2013":
-        assert len(repeats(data)) == 288  # of the test rows: the set has them in both parts
+        assert len(find_repeats(data)) == 288  # of the test rows: the set has them in both parts
         made = balance(class_incremental(data, classes_per_task=1))
         assert [len(task.train) for task in made] == [7215] * 7  # as many as happy faces
     if name == "multi_domain":

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 import engram
 from engram.cli import app
 from engram.data import inspect, pack, verify
-from engram.data.core import Data
-from engram.data.repeats import _hashes, repeats
+from engram.data.dataset import Data
+from engram.data.duplicates import _hash_inputs, find_repeats
 from engram.report import diagnose
 from engram.streams import Stream, Task, class_incremental
-from engram.streams.repeats import repeated_test_rows
+from engram.streams.stream_warnings import count_repeated_test_rows
 
 X = torch.randn(40, 2, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(4).repeat(10)
@@ -38,40 +38,40 @@ def test_rows_of_any_width_and_type(kind, width):
     ]
     y = torch.arange(60) % 2
     data = Data.from_arrays(x[:40], y[:40], test=(x[40:], y[40:]))
-    assert repeats(data).tolist() == expected
+    assert find_repeats(data).tolist() == expected
     assert expected[:3] == [40, 41, 42]
 
 
 def test_equal_hashes_are_compared(monkeypatch):
     data = Data.from_arrays(X, Y, test=(X[:3] + 1, Y[:3]))
     data.__dict__["_row_hashes"] = np.zeros(len(data), dtype=np.uint64)
-    assert len(repeats(data)) == 0
+    assert len(find_repeats(data)) == 0
 
 
 def test_signs_of_pairs_are_not_lost():
     other = X.clone()
     other[:, 0, 1:] *= -1
     data = Data.from_arrays(X, Y, test=(other, Y))
-    assert len(np.unique(_hashes(data))) == len(data)
+    assert len(np.unique(_hash_inputs(data))) == len(data)
 
 
 def test_a_memory_map_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("engram.data.repeats._CHUNK", 100)
+    monkeypatch.setattr("engram.data.duplicates._CHUNK", 100)
     array = np.memmap(tmp_path / "x", np.float32, "w+", shape=(20, 6))
     array[:] = np.arange(120).reshape(20, 6)
     array[19] = array[2]
     rows = torch.arange(20)
     data = Data(x=array, y=rows[:, None] % 2, train=rows[:15], test=rows[15:], classes=("a", "b"))
-    assert repeats(data).tolist() == [19]
+    assert find_repeats(data).tolist() == [19]
 
 
 def test_rows_of_the_stream_count_and_orders_share_the_work(monkeypatch):
     data = Data.from_arrays(X, Y, test=(X, Y))
     tasks = [Task(train=torch.tensor([k, k + 4]), test=torch.tensor([40 + k, 52 + k]), new=(k,))
              for k in range(4)]  # fmt: skip
-    assert repeated_test_rows(Stream(data=data, tasks=tuple(tasks))) == 4
-    monkeypatch.setattr("engram.streams.repeats.repeats", None)  # known by now
-    assert repeated_test_rows(Stream(data=data, tasks=tuple(reversed(tasks)))) == 4
+    assert count_repeated_test_rows(Stream(data=data, tasks=tuple(tasks))) == 4
+    monkeypatch.setattr("engram.streams.stream_warnings.find_repeats", None)  # known by now
+    assert count_repeated_test_rows(Stream(data=data, tasks=tuple(reversed(tasks)))) == 4
 
 
 def test_verify_and_inspect_say_it(twice):

@@ -5,7 +5,7 @@ import torch
 
 import engram
 from engram.data import load
-from engram.data.shapes import KINDS, ORPHANS, VARIATIONS
+from engram.data.embedded.drawn_shapes import KINDS, ORPHANS, VARIATIONS
 
 
 def test_kinds_variations_and_orphans():

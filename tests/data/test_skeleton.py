@@ -8,12 +8,20 @@ import pytest
 import torch
 
 from engram.data import Data, load, pack
-from engram.data.edges import NTU, UCLA, adjacency, bones, distance
-from engram.data.ntu import read_skeleton
-from engram.data.skeleton_frames import normalise, resample
-from engram.data.skeleton_repair import mend
-from engram.data.skeleton_sequences import Sequences
-from engram.data.skeleton_split import split_as_stored, split_within_classes
+from engram.data.skeletons.ntu import read_skeleton
+from engram.data.skeletons.skeleton_data import (
+    NTU_BONES,
+    UCLA_BONES,
+    Sequences,
+    adjacency,
+    bones,
+    count_bones_between,
+    normalise,
+    repair_sequences,
+    resample,
+    split_as_stored,
+    split_within_classes,
+)
 from engram.errors import BadArgument
 from engram.models.stgcn import STGCN
 
@@ -21,15 +29,15 @@ RNG = np.random.default_rng(0)
 
 
 def test_golden_distance_hand_to_foot():  # [T-Y1]
-    assert distance(UCLA, 7, 15) == 10
-    assert distance(NTU, 7, 15) == 10
+    assert count_bones_between(UCLA_BONES, 7, 15) == 10
+    assert count_bones_between(NTU_BONES, 7, 15) == 10
 
 
-@pytest.mark.parametrize("edges, joints", [(UCLA, 20), (NTU, 25)])
+@pytest.mark.parametrize("edges, joints", [(UCLA_BONES, 20), (NTU_BONES, 25)])
 def test_bones_make_a_tree(edges, joints):
     assert bones(joints) == edges
     assert len(edges) == joints - 1
-    assert all(distance(edges, 0, joint) >= 0 for joint in range(joints))
+    assert all(count_bones_between(edges, 0, joint) >= 0 for joint in range(joints))
     matrix = adjacency(edges, joints)
     assert torch.equal(matrix, matrix.T)
     assert matrix.sum() == 2 * (joints - 1)
@@ -104,7 +112,7 @@ def damaged():
 
 
 def test_damage_is_repaired_and_told():
-    mended, told = mend(damaged())
+    mended, told = repair_sequences(damaged())
     assert list(mended.names) == ["good", "gap", "short"]
     assert mended.label.tolist() == mended.attributes["view"].tolist() == [0, 1, 3]
     gap = mended.joints[1]
@@ -119,15 +127,15 @@ def test_damage_is_repaired_and_told():
 
 
 def test_damage_can_be_dropped_or_refused():
-    kept, told = mend(damaged(), "drop")
+    kept, told = repair_sequences(damaged(), "drop")
     assert list(kept.names) == ["good"]
     assert len(told) == 3
     with pytest.raises(ValueError, match="none with no body"):
-        mend(damaged(), "error")
+        repair_sequences(damaged(), "error")
     with pytest.raises(ValueError, match="did you mean 'interpolate'"):
-        mend(damaged(), "interpolat")
+        repair_sequences(damaged(), "interpolat")
     with pytest.raises(ValueError, match="at least one that can be used"):
-        mend(damaged().take([4, 5]))
+        repair_sequences(damaged().take([4, 5]))
 
 
 def write_ucla(folder, per_class=10):

@@ -11,10 +11,10 @@ import torch
 
 import engram
 from engram import Learner, Memory, methods
-from engram.deploy import learner as learning
-from engram.engine.backend import answering, numerics
+from engram.deploy import deployed_learner as learning
+from engram.engine.backend import inference_numerics, training_numerics
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from tests.deploy.conftest import FAST, MODEL, world
 
@@ -79,7 +79,7 @@ def test_twenty_tasks_with_four_readers_all_the_while():
     last = engine_run(stream, method)
     weights = learner._portable.tensors
     assert all(torch.equal(weights[name], value) for name, value in last.learner.params.items())
-    engine_accuracy = (last.outcome.scores.argmax(1) == np.arange(40).repeat(10)).mean()
+    engine_accuracy = (last.scores.argmax(1) == np.arange(40).repeat(10)).mean()
     assert learner.score(test, y) == engine_accuracy > 0.1
 
 
@@ -115,15 +115,15 @@ def test_room_doubles_and_nothing_else_changes(method, six):
 
 
 def test_old_rows_are_bit_exact_when_room_is_made(six, monkeypatch):
-    from engram.deploy import learner as module
+    from engram.deploy import deployed_learner as module
 
-    seen, real = [], module.grown
+    seen, real = [], module.widen_learner
 
     def watched(found, *rest):
         seen.append((found, real(found, *rest)))
         return seen[-1][1]
 
-    monkeypatch.setattr(module, "grown", watched)
+    monkeypatch.setattr(module, "widen_learner", watched)
     taught(Learner(methods.DERpp(), MODEL, capacity=2, **FAST), six, [0, 1])
     ((old, new),) = seen
     assert (old.columns, new.columns) == (2, 4)
@@ -223,9 +223,9 @@ def test_images_and_batch_norm(tmp_path):
 
 def test_networks_answer_in_the_precision_they_were_trained_in(six, monkeypatch):
     flags, x, y = (torch.backends.cuda.matmul, torch.backends.cudnn), six[0], six[1]
-    seen, fit = [], learning.fitted
+    seen, fit = [], learning.fit_detectors
     now = lambda: [one.allow_tf32 for one in flags]  # noqa: E731
-    monkeypatch.setattr(learning, "fitted", lambda *args: seen.append(now()) or fit(*args))
+    monkeypatch.setattr(learning, "fit_detectors", lambda *args: seen.append(now()) or fit(*args))
     for precision in ("float32", "tf32"):
         usual = now()
         learner = Learner("ER", MODEL, detectors=["KNN"], precision=precision, **FAST)
@@ -243,7 +243,7 @@ def test_networks_answer_in_the_precision_they_were_trained_in(six, monkeypatch)
 
 def test_scopes_of_two_threads_may_end_in_any_order():
     flag, usual = torch.backends.cudnn, torch.backends.cudnn.allow_tf32
-    reader, trainer = answering("float32"), numerics("tf32")
+    reader, trainer = inference_numerics("float32"), training_numerics("tf32")
     reader.__enter__(), trainer.__enter__()  # a training begins while a network is asked
     assert flag.allow_tf32
     reader.__exit__(None, None, None)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import engram
 from engram import methods
 from engram.cli import app
-from engram.deploy.export import Program
+from engram.deploy.program_export import Program
 from tests.deploy.conftest import FAST, MODEL
 
 
@@ -64,7 +64,7 @@ def test_large_moments_stay_behind_and_it_says_so_when_it_goes_on(six, tmp_path,
     x, y, test, stream = six
     kept = {**FAST, "epochs": 1, "optim_reset": False}
     for most in (1 << 20, 0):
-        monkeypatch.setattr("engram.recipes.model_file.MOST", most)
+        monkeypatch.setattr("engram.experiments.model_file.MOST_BYTES", most)
         engram.run(stream[:2], method="Finetune", model=MODEL, out=tmp_path / str(most), **kept)
     whole, light = (engram.read(tmp_path / str(most)).model() for most in (1 << 20, 0))
     moments = {name for name in whole._portable.tensors if name.startswith("opt/")}

@@ -10,43 +10,44 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engram.checks.toys import (
+from engram.checks.toy_runs import (
     CLOSE,
     EXACT,
     MODELS,
     ORDERS,
-    clouds,
-    gap,
-    runs_of,
-    same,
-    streams,
-    train,
-    train_each,
-)  # fmt: skip
-from engram.engine.engine import Engine
-from engram.engine.groups.hyperparameters import varying
-from engram.engine.groups.prefixes import Prefixes
-from engram.engine.run import Run
-from engram.learner.bound import BoundNet
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet
+    largest_gap,
+    make_clouds,
+    make_runs,
+    make_streams,
+    train_runs,
+    train_runs_alone,
+    trees_equal,
+)
+from engram.engine.engine import Engine, SharedPrefixes
+from engram.engine.hyperparameters import varying_values
+from engram.engine.run_definition import Run
+from engram.learner.bound_module import BoundNet
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
 from engram.losses import mean
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune, RWalk
-from engram.methods.base import Method, ReplaySpec
+from engram.methods.method import Method, ReplaySpec
 from engram.streams import class_incremental
 
-DATA = clouds()
+DATA = make_clouds()
 SIX = 6  # numbers of a sample
 
 
 def alike(runs: Sequence[Run], **options: Any) -> None:
-    alone = train_each(runs)
-    company = train(runs, together=True, **options)
+    alone = train_runs_alone(runs)
+    company = train_runs(runs, together=True, **options)
     assert alone.keys() == company.keys()
     for key, one in alone.items():
-        assert gap(company[key].tensors, one.tensors) < CLOSE, key
-        assert gap(torch.as_tensor(company[key].scores), torch.as_tensor(one.scores)) < 1e-5, key
+        assert largest_gap(company[key].tensors, one.tensors) < CLOSE, key
+        assert (
+            largest_gap(torch.as_tensor(company[key].scores), torch.as_tensor(one.scores)) < 1e-5
+        ), key
 
 
 def run_of(method: Method, model: Any = None, seed: int = 0, order: int = 1) -> Run:
@@ -78,8 +79,8 @@ def test_two_settings_of_a_brought_network_keep_their_own():
     engine = Engine(runs, device="cpu", together=True)
     assert engine.groups() == [[0], [1], [2]]
     alike(runs)
-    found = train(runs, together=True)
-    assert gap(found[0, 2].vector, found[1, 2].vector) > 1e-3
+    found = train_runs(runs, together=True)
+    assert largest_gap(found[0, 2].vector, found[1, 2].vector) > 1e-3
 
 
 class Stretch(nn.Module):
@@ -184,7 +185,7 @@ def test_brought_networks_are_made_fit_for_company(inside):
             found = net.at("own", batch.w)(batch.x.flatten(1)).squeeze(-1)
             return {"task": net.task(batch), "own": 0.1 * mean((found - 1).square(), batch.w)}
 
-    alike(runs_of(Carries(), streams()))
+    alike(make_runs(Carries(), make_streams()))
 
 
 # -- row weights -----------------------------------------------------------------------------------
@@ -208,11 +209,11 @@ class Weighs(Method):
 
 @pytest.mark.parametrize("orders", [ORDERS, ORDERS[:1] * 3], ids=["padded", "equal"])
 def test_row_weights_mean_the_same_alone_and_in_company(orders):
-    runs = runs_of(Weighs(), streams(orders=orders), model="normed")
+    runs = make_runs(Weighs(), make_streams(orders=orders), model="normed")
     alike(runs)
-    plain = train([replace(runs[0], method=ER(memory=Memory(total=12)))])
-    mine = train(runs[:1])
-    assert gap(mine[0, 0].buffers, plain[0, 0].buffers) > 1e-3
+    plain = train_runs([replace(runs[0], method=ER(memory=Memory(total=12)))])
+    mine = train_runs(runs[:1])
+    assert largest_gap(mine[0, 0].buffers, plain[0, 0].buffers) > 1e-3
 
 
 @pytest.mark.parametrize("bound", [True, False])
@@ -254,12 +255,12 @@ class Home(Method):
 
 @pytest.mark.parametrize("model", ["plain", "normed"])
 def test_initial_weights_are_the_runs_own(model):
-    runs = runs_of(Home(), streams(), model=model)
+    runs = make_runs(Home(), make_streams(), model=model)
     alike(runs)
     engine = Engine(runs, device="cpu", together=True)
     for run in runs:
         one = engine.learner(run)
-        assert same(one.networks.initial(), (one.vector, one.buffers))
+        assert trees_equal(one.networks.initial(), (one.vector, one.buffers))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,12 +291,12 @@ class WorkedOut(Method):
 @pytest.mark.parametrize("kind", [Hidden, WorkedOut])
 def test_methods_are_equal_only_if_all_they_hold_is(kind):
     runs = [run_of(kind(strength=s)) for s in (0.0, 0.1)]
-    assert len(Prefixes().leaders(range(2), runs, 0)) == 2
+    assert len(SharedPrefixes().leaders(range(2), runs, 0)) == 2
     alike(runs)
 
 
 def test_what_a_method_works_out_varies_with_its_field():
-    assert varying([WorkedOut(1.0), WorkedOut(2.0)]) == {
+    assert varying_values([WorkedOut(1.0), WorkedOut(2.0)]) == {
         ("strength",): [1.0, 2.0], ("twice",): [2.0, 4.0],
     }  # fmt: skip
 
@@ -321,7 +322,7 @@ def test_replays_that_differ_train_apart():
 class Asks(Method):
     """A term that closes over what the run is: its columns, and a number."""
 
-    def finish(self, learner: Learner, task: Any) -> None:
+    def finish(self, learner: RunLearner, task: Any) -> None:
         column, power = int(learner.labels(task.train)[0, 0]), 1 + learner.seed
 
         def term(net: Any, batch: Any, by: int = learner.seed) -> Tensor:
@@ -334,7 +335,7 @@ class Asks(Method):
 
 
 def test_terms_that_close_over_different_values_are_different_terms():
-    alike(runs_of(Asks(), streams()))
+    alike(make_runs(Asks(), make_streams()))
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -346,5 +347,5 @@ def test_terms_that_close_over_different_values_are_different_terms():
 )
 def test_what_a_step_is_told_is_the_plain_gradient_together_too(training, method):
     """Clipping and decay change the update, not the gradient that `step` gets."""
-    runs = runs_of(method, streams(), training=replace(EXACT, optimizer="sgd", **training))
+    runs = make_runs(method, make_streams(), training=replace(EXACT, optimizer="sgd", **training))
     alike(runs)

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import engram
-from engram.checks import check, toys
+from engram.checks import check, toy_runs
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import EWC, Join
-from engram.methods.base import Method, Phase
+from engram.methods.method import Method, Phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Balanced(Method):
 
 @pytest.mark.parametrize("together", [True, False])
 def test_what_it_froze_stands_still_until_the_task_ends(together):
-    group = toys.runs_of(Pruned(), toys.streams())
+    group = toy_runs.make_runs(Pruned(), toy_runs.make_streams())
     for stage in Engine(group, device="cpu", together=together).stages():
         learner = stage.learner
         pruned = learner.state["pruned"].bool()
@@ -63,13 +63,15 @@ def test_what_it_froze_stands_still_until_the_task_ends(together):
         assert (pruned & ~columns).sum() > 10
         assert not learner.vector[pruned & ~columns].any()
         assert learner.vector[~pruned].any()
-        assert {name for _, terms in stage.outcome.losses for name in terms} >= {"task", "again"}
+        assert {name for _, terms in stage.losses for name in terms} >= {"task", "again"}
 
 
 def test_a_memory_may_be_chosen_between_phases():
-    for stage in Engine(toys.runs_of(Balanced(), toys.streams()[:1]), device="cpu").stages():
+    for stage in Engine(
+        toy_runs.make_runs(Balanced(), toy_runs.make_streams()[:1]), device="cpu"
+    ).stages():
         assert len(stage.learner.exemplars) == 12
-        assert stage.outcome.steps > len(stage.learner.task.train) // toys.EXACT.batch_size
+        assert stage.steps > len(stage.learner.task.train) // toy_runs.EXACT.batch_size
 
 
 @pytest.mark.parametrize("method", [Balanced(), Join(Pruned(), EWC(strength=0.1))])
@@ -87,13 +89,15 @@ class Explosive(Pruned):
 
 
 def test_a_run_that_diverged_holds_up_no_other():
-    data = toys.clouds()
+    data = toy_runs.make_clouds()
     x = torch.as_tensor(data.x).clone()
     x[data.y[:, 0] == 5] = torch.nan
     data = replace(data, x=x)
-    group = toys.streams(data, ((0, 1, 2, 3), (5, 1, 2, 3)))
+    group = toy_runs.make_streams(data, ((0, 1, 2, 3), (5, 1, 2, 3)))
     ends = {}
-    for stage in Engine(toys.runs_of(Explosive(), group), device="cpu", together=True).stages():
+    for stage in Engine(
+        toy_runs.make_runs(Explosive(), group), device="cpu", together=True
+    ).stages():
         ends[stage.run, stage.stage] = stage.learner.diverged
     assert ends[1, 0] == 0
     assert ends[0, 1] == -1
@@ -105,7 +109,11 @@ def test_it_edits_and_returns_nothing():
             return learner.vector
 
     with pytest.raises(BadArgument, match=r"Returns\.between: expected nothing to be returned"):
-        list(Engine(toys.runs_of(Returns(), toys.streams()[:1]), device="cpu").stages())
+        list(
+            Engine(
+                toy_runs.make_runs(Returns(), toy_runs.make_streams()[:1]), device="cpu"
+            ).stages()
+        )
 
 
 class Chained(Pruned):
@@ -116,7 +124,7 @@ class Chained(Pruned):
 
 
 def test_a_learner_grows_by_classes():
-    data = toys.clouds()
+    data = toy_runs.make_clouds()
     x, y = torch.as_tensor(data.x), data.y[:, 0]
     learner = engram.Learner(Chained(), {"name": "mlp", "hidden": (8,)}, capacity=2, epochs=2)
     for classes in ((0, 1), (2, 3), (4, 5)):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from engram import methods
-from engram.checks.toys import CLOSE, gap, same, train, train_each
+from engram.checks.toy_runs import CLOSE, largest_gap, train_runs, train_runs_alone, trees_equal
 from engram.data import Data
 from engram.engine import factory
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.streams import class_incremental
 
@@ -74,12 +74,12 @@ def test_nothing_else_changes(method, monkeypatch):
     run = run_of(method, LENET | latent, precision="float64", augment=augment)
     found = []
     for last in (False, True):
-        monkeypatch.setattr(factory, "_pays", lambda *_, last=last: last)
+        monkeypatch.setattr(factory, "_channels_last_pays", lambda *_, last=last: last)
         assert Engine([run], device="cpu").networks(run).channels_last is last
-        found.append(train([run]))
+        found.append(train_runs([run]))
     usual, last_ones = found
     for key, one in usual.items():
-        assert gap(one.tensors, last_ones[key].tensors) < CLOSE, key
+        assert largest_gap(one.tensors, last_ones[key].tensors) < CLOSE, key
 
 
 def test_runs_of_other_batch_sizes_do_not_share_it(monkeypatch):
@@ -89,7 +89,7 @@ def test_runs_of_other_batch_sizes_do_not_share_it(monkeypatch):
     monkeypatch.setattr(factory, "TINY_STEP", 10 * parameters)
     engine = Engine(runs, device="cpu")
     assert [engine.learner(run).networks.channels_last for run in runs] == [False, True]
-    company, alone = train(runs), train_each(runs)
+    company, alone = train_runs(runs), train_runs_alone(runs)
     assert company.keys() == alone.keys()
     for key, one in alone.items():
-        assert same(company[key].tensors, one.tensors), key
+        assert trees_equal(company[key].tensors, one.tensors), key

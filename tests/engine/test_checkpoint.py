@@ -8,17 +8,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.checks.toys import EXACT, clouds, runs_of, same
-from engram.engine.checkpoints import single as checkpoint
-from engram.engine.checkpoints.single import rebuild, structure
+from engram.checks.toy_runs import EXACT, make_clouds, make_runs, trees_equal
+from engram.engine import checkpoints as checkpoint
+from engram.engine.checkpoints import rebuild_tree, tree_structure
 from engram.engine.engine import Engine
-from engram.learner.learner import Learner
-from engram.learner.tree import flatten, shapes
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import flatten, tree_shapes
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune, Join, LwF
 from engram.streams import class_incremental
 
-STREAM = class_incremental(clouds())
+STREAM = class_incremental(make_clouds())
 LEAVES = st.sampled_from([
     torch.zeros(()), torch.arange(3), torch.empty(0), torch.ones(2, 2, dtype=torch.bool),
     torch.tensor([1.5], dtype=torch.float64),
@@ -35,14 +35,14 @@ TREES = st.recursive(
 
 @given(st.dictionaries(NAMES, TREES, max_size=3))
 def test_trees_survive_with_their_empty_parts(tree):
-    through_json = json.loads(json.dumps(structure(tree)))
-    again = rebuild(through_json, flatten(tree))
-    assert shapes(again) == shapes(tree)
-    assert same(again, tree)
+    through_json = json.loads(json.dumps(tree_structure(tree)))
+    again = rebuild_tree(through_json, flatten(tree))
+    assert tree_shapes(again) == tree_shapes(tree)
+    assert trees_equal(again, tree)
 
 
-def learners(method, count=3) -> tuple[Engine, list[Learner]]:
-    engine = Engine(runs_of(method, [STREAM], model="normed"), device="cpu")
+def learners(method, count=3) -> tuple[Engine, list[RunLearner]]:
+    engine = Engine(make_runs(method, [STREAM], model="normed"), device="cpu")
     return engine, [s.learner for s in engine.stages()][:count]
 
 
@@ -53,14 +53,14 @@ METHODS = [Finetune(), ER(memory=Memory(total=12)), ER(memory=Memory(total=9, po
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
 def test_everything_comes_back(method, tmp_path):
     engine, (*_, last) = learners(method)
-    checkpoint.save(last, tmp_path)
+    checkpoint.save_checkpoint(last, tmp_path)
     fresh = engine.learner(engine.runs[0])
-    assert checkpoint.load(fresh, tmp_path, {0, 1, 2}) == 3
+    assert checkpoint.load_checkpoint(fresh, tmp_path, {0, 1, 2}) == 3
     for part in ("vector", "buffers", "state", "opt", "free", "opened"):
-        assert shapes(getattr(fresh, part)) == shapes(getattr(last, part))
-        assert same(getattr(fresh, part), getattr(last, part))
+        assert tree_shapes(getattr(fresh, part)) == tree_shapes(getattr(last, part))
+        assert trees_equal(getattr(fresh, part), getattr(last, part))
     assert fresh.exemplars.seen == last.exemplars.seen
-    assert same(tuple(fresh.exemplars[:4]), tuple(last.exemplars[:4]))
+    assert trees_equal(tuple(fresh.exemplars[:4]), tuple(last.exemplars[:4]))
     assert (fresh.stage, fresh.diverged) == (2, -1)
     assert fresh.ledger.to_dict() == last.ledger.to_dict()
 
@@ -75,9 +75,9 @@ def flipped(content, place):
 class TestChoice:
     @pytest.fixture
     def folder(self, tmp_path):
-        engine = Engine(runs_of(Finetune(), [STREAM]), device="cpu")
+        engine = Engine(make_runs(Finetune(), [STREAM]), device="cpu")
         for stage in engine.stages():
-            checkpoint.save(stage.learner, tmp_path)
+            checkpoint.save_checkpoint(stage.learner, tmp_path)
         return engine, tmp_path
 
     @pytest.mark.parametrize(("finished", "then"), [
@@ -86,12 +86,12 @@ class TestChoice:
     def test_the_newest_whose_stages_are_recorded(self, folder, finished, then):
         engine, path = folder
         fresh = engine.learner(engine.runs[0])
-        assert checkpoint.load(fresh, path, finished) == then
+        assert checkpoint.load_checkpoint(fresh, path, finished) == then
         assert fresh.stage == then - 1
 
     def test_prune_keeps_the_newest(self, folder):
         _, path = folder
-        checkpoint.prune(path)
+        checkpoint.prune_checkpoints(path)
         left = sorted(p.name for p in path.iterdir())
         assert left == ["stage-0001.safetensors", "stage-0002.safetensors"]
 
@@ -99,18 +99,18 @@ class TestChoice:
         engine, _ = folder
         fresh = engine.learner(engine.runs[0])
         before = fresh.vector.clone()
-        assert checkpoint.load(fresh, tmp_path / "none", {0, 1, 2}) == 0
+        assert checkpoint.load_checkpoint(fresh, tmp_path / "none", {0, 1, 2}) == 0
         assert torch.equal(before, fresh.vector)
 
     def test_another_stream_or_seed_is_refused(self, folder):
         _, path = folder
         for old in ("stage-0000", "stage-0001"):
             (path / f"{old}.safetensors").unlink()
-        other = class_incremental(clouds(), order=[1, 0, 2, 3, 4, 5])
-        engine = Engine(runs_of(Finetune(), [other, STREAM]), device="cpu")
+        other = class_incremental(make_clouds(), order=[1, 0, 2, 3, 4, 5])
+        engine = Engine(make_runs(Finetune(), [other, STREAM]), device="cpu")
         for run in engine.runs:  # another stream; another seed
             with pytest.warns(UserWarning, match="belongs to another stream or seed"):
-                assert checkpoint.load(engine.learner(run), path, {0, 1, 2}) == 0
+                assert checkpoint.load_checkpoint(engine.learner(run), path, {0, 1, 2}) == 0
             (path / "stage-0002.safetensors.damaged").rename(path / "stage-0002.safetensors")
 
     def test_a_damaged_file_is_named_and_the_one_before_is_taken(self, folder):
@@ -124,7 +124,7 @@ class TestChoice:
         for content in damages:
             newest.write_bytes(content)
             fresh, notes = engine.learner(engine.runs[0]), []
-            assert checkpoint.load(fresh, path, {0, 1, 2}, notes.append) == 2
+            assert checkpoint.load_checkpoint(fresh, path, {0, 1, 2}, notes.append) == 2
             assert len(notes) == 1
             assert str(newest) in notes[0]
             assert (path / "stage-0002.safetensors.damaged").read_bytes() == content
@@ -135,7 +135,7 @@ class TestChoice:
         other = path.parent / "other"
         path.rename(other)
         with pytest.warns(UserWarning, match="belongs to another run or stage"):
-            assert checkpoint.load(engine.learner(engine.runs[0]), other, {0, 1, 2}) == 0
+            assert checkpoint.load_checkpoint(engine.learner(engine.runs[0]), other, {0, 1, 2}) == 0
         other.rename(path)
 
     def test_no_half_written_file_stays(self, folder, monkeypatch):
@@ -145,7 +145,7 @@ class TestChoice:
         learner.open_classes(0)
         before = {p.name: p.read_bytes() for p in path.glob("stage-*")}
         with pytest.raises(ZeroDivisionError):
-            checkpoint.save(learner, path)
+            checkpoint.save_checkpoint(learner, path)
         assert {p.name: p.read_bytes() for p in path.glob("stage-*")} == before
 
 
@@ -153,7 +153,7 @@ def test_precision_is_kept(tmp_path):
     engine, (*_, last) = learners(SI())
     assert last.vector.dtype == torch.float64
     assert EXACT.precision == "float64"
-    checkpoint.save(last, tmp_path)
+    checkpoint.save_checkpoint(last, tmp_path)
     fresh = engine.learner(engine.runs[0])
-    checkpoint.load(fresh, tmp_path, range(3))
+    checkpoint.load_checkpoint(fresh, tmp_path, range(3))
     assert fresh.state["path"].dtype == torch.float64

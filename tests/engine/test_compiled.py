@@ -12,22 +12,22 @@ from torch._inductor.exc import InductorError
 
 import engram
 from engram import methods
-from engram.checks.tamed import tame
-from engram.checks.toys import (
+from engram.checks.toy_runs import (
     CLOSE,
     EXACT,
-    clouds,
-    copied,
-    gap,
-    runs_of,
-    streams,
-    train,
+    copy_stage,
+    largest_gap,
+    make_clouds,
+    make_runs,
+    make_streams,
+    shrink_settings,
+    train_runs,
 )
 from engram.data import Data
 from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
-from engram.engine.run import Run
-from engram.engine.trainers import tracing as compiled
+from engram.engine.run_definition import Run
+from engram.engine.trainers import compiled
 from engram.errors import BadArgument
 from engram.memory import Memory
 
@@ -69,45 +69,49 @@ def traces(monkeypatch):
 
 def compile_and_train(runs, together=True):
     engine = Engine(runs, device="cpu", together=together, compile=True)
-    return {(s.run, s.stage): copied(s) for s in engine.stages()}
+    return {(s.run, s.stage): copy_stage(s) for s in engine.stages()}
 
 
 def same_numbers(runs, together=True):
-    plain, fused = train(runs, together=together), compile_and_train(runs, together)
+    plain, fused = train_runs(runs, together=together), compile_and_train(runs, together)
     assert plain.keys() == fused.keys()
     for key, one in plain.items():
-        assert gap(fused[key].tensors, one.tensors) < CLOSE, key
-        assert gap(fused[key].opt, one.opt) < CLOSE, key
+        assert largest_gap(fused[key].tensors, one.tensors) < CLOSE, key
+        assert largest_gap(fused[key].opt, one.opt) < CLOSE, key
     return fused
 
 
 def test_a_group_of_unequal_sizes_with_batch_norm(compilations):
-    same_numbers(runs_of(tame(methods.RWalk()), streams(), model="normed"))
+    same_numbers(make_runs(shrink_settings(methods.RWalk()), make_streams(), model="normed"))
     assert compilations, "nothing was compiled"
 
 
 def test_latents():
     method = methods.LatentReplay(memory=Memory(total=12), root="first_task")
-    same_numbers(runs_of(method, streams()[:2], model="normed"))
+    same_numbers(make_runs(method, make_streams()[:2], model="normed"))
 
 
 def test_a_method_with_memory():
-    same_numbers(runs_of(tame(methods.ER(memory=Memory(total=12))), streams()[:2]))
+    same_numbers(
+        make_runs(shrink_settings(methods.ER(memory=Memory(total=12))), make_streams()[:2])
+    )
 
 
 @pytest.mark.parametrize(("batch_size", "how"), [(16, "compilations"), (0, "traces")])
 def test_a_memory_mapped_input_is_read_in_every_step(batch_size, how, tmp_path, request):
     graphs = request.getfixturevalue(how)
-    data = clouds()
+    data = make_clouds()
     np.save(tmp_path / "x.npy", data.x.numpy())
     mapped = replace(data, x=np.load(tmp_path / "x.npy", mmap_mode="r"))
     assert not isinstance(mapped.x, torch.Tensor)
     training = replace(EXACT, batch_size=batch_size)
     method = methods.ER(memory=Memory(total=12))
-    plain, fused = (runs_of(method, streams(one)[:2], training=training) for one in (data, mapped))
-    eager, found = train(plain, together=True), compile_and_train(fused)
+    plain, fused = (
+        make_runs(method, make_streams(one)[:2], training=training) for one in (data, mapped)
+    )
+    eager, found = train_runs(plain, together=True), compile_and_train(fused)
     for key, one in eager.items():
-        assert gap(found[key].tensors, one.tensors) < CLOSE, key
+        assert largest_gap(found[key].tensors, one.tensors) < CLOSE, key
     assert graphs, "nothing was compiled"
 
 
@@ -121,16 +125,18 @@ def test_a_step_that_does_not_compile_runs_as_it_is(monkeypatch):
     monkeypatch.setattr(torch, "compile", broken)
     monkeypatch.setattr(compiled, "_KNOWN", {})
     with pytest.warns(UserWarning, match="could not be compiled and runs without: KeyError"):
-        same_numbers(runs_of(methods.Finetune(), streams()[:1]), together=False)
+        same_numbers(make_runs(methods.Finetune(), make_streams()[:1]), together=False)
 
 
 def test_a_single_run_with_adam_dropout_and_whole_batches(compilations):
     training = replace(EXACT, optimizer="adam", lr=1e-3, batch_size=0, epochs=6)
-    stream = engram.class_incremental(clouds((8, 8, 12, 8)))
-    runs = runs_of(methods.Finetune(), [stream], training=training, model="dropped")
-    plain, fused = train(runs), compile_and_train(runs, together=False)
+    stream = engram.class_incremental(make_clouds((8, 8, 12, 8)))
+    runs = make_runs(methods.Finetune(), [stream], training=training, model="dropped")
+    plain, fused = train_runs(runs), compile_and_train(runs, together=False)
     for key, one in plain.items():
-        assert gap(fused[key].tensors, one.tensors) < 1e-6, key  # Adam divides by small numbers
+        assert largest_gap(fused[key].tensors, one.tensors) < 1e-6, (
+            key
+        )  # Adam divides by small numbers
     assert len(compilations) == 1, "tasks of 16 and 20 rows share a shape of 64"
 
 
@@ -200,7 +206,7 @@ def test_on_cuda_fused_layers_are_not_mapped(model, method, ways):
     stream = engram.class_incremental(data, classes_per_task=2)
     runs = [Run(stream=stream, method=method, model=model, seed=seed) for seed in (0, 1)]
     engine = Engine(runs, device="cpu", plan_for="cuda", compile=True)
-    assert {stage: tuple(way) for stage, way in engine._ways([0, 1]).items()} == ways
+    assert {stage: tuple(way) for stage, way in engine._execution_modes([0, 1]).items()} == ways
     for fused in (False, True):
         networks = LearnerFactory(torch.device("cpu"), fused=fused).networks(runs[0])
         lenet = model == "lenet" or isinstance(model, dict)

@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 from engram import methods
-from engram.checks import tamed, toys
-from engram.checks.suite import made
+from engram.checks import toy_runs
+from engram.checks.check_suite import make_default
 from engram.data import Data
 from engram.engine import engine as running
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.trainers.captured import CapturedTrainer
 from engram.engine.training import Training
-from engram.learner.tree import tree_map
+from engram.learner.tensor_tree import tree_map
 from engram.memory import Memory
-from engram.models import norm_pool
-from engram.models.context import PLAIN
+from engram.models.forward_pass import PLAIN
+from engram.models.kernels import norm_pool
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
 
@@ -43,15 +43,19 @@ def trained(runs, **options):
 
 def apart(first, second):
     assert first.keys() == second.keys()
-    return max(toys.gap(first[key], second[key]) for key in first)
+    return max(toy_runs.largest_gap(first[key], second[key]) for key in first)
 
 
 @pytest.mark.parametrize("model", ["plain", "normed", "dropped"])
 @pytest.mark.parametrize("name", methods.__all__)
 class TestEveryMethod:
     def runs(self, name, model, count):
-        method = tamed.tight(tamed.tame(made(getattr(methods, name))))
-        return toys.runs_of(method, toys.streams(orders=toys.ORDERS[:count]), model=model)
+        method = toy_runs.shrink_memory(
+            toy_runs.shrink_settings(make_default(getattr(methods, name)))
+        )
+        return toy_runs.make_runs(
+            method, toy_runs.make_streams(orders=toy_runs.ORDERS[:count]), model=model
+        )
 
     def test_captured_alone(self, name, model):
         runs = self.runs(name, model, 1)
@@ -122,8 +126,8 @@ def test_convolutions_with_channels_last(training):
 
 def test_blocks_at_once_train_the_same(monkeypatch):
     """Replayed, with kernels of our own for batch norm, ReLU and pooling, against torch's."""
-    taken, own = [], norm_pool.train
-    monkeypatch.setattr(norm_pool, "train", lambda *a, **k: taken.append(1) or own(*a, **k))
+    taken, own = [], norm_pool.run_training
+    monkeypatch.setattr(norm_pool, "run_training", lambda *a, **k: taken.append(1) or own(*a, **k))
     for run in images(precision="float32", lr=1e-3):
         run, found = replace(run, model={"name": "lenet", "padding": 2, "hidden": 8}), []
         parts = Engine([run], device="cuda").parts()

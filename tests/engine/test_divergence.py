@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import engram
-from engram.engine.checkpoints import single as checkpoint
+from engram.engine import checkpoints as checkpoint
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
+from engram.experiments import Callback
 from engram.methods import ER, EWC, Finetune, LwF
-from engram.methods.base import Method
-from engram.recipes import Callback
+from engram.methods.method import Method
 
 TOGETHER = pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
 
@@ -139,10 +139,10 @@ def stages(method, *, seeds=(0, 1), together=True, **options):
 def test_the_measure_survives_a_checkpoint(tmp_path):
     one = stages(Finetune(), seeds=[0])[0].learner
     assert set(one.units) == {"task"}
-    checkpoint.save(one, tmp_path)
+    checkpoint.save_checkpoint(one, tmp_path)
     fresh = stages(Finetune(), seeds=[0])[0].learner
     fresh.units = {}
-    checkpoint.load(fresh, tmp_path, range(one.stage + 1))
+    checkpoint.load_checkpoint(fresh, tmp_path, range(one.stage + 1))
     assert fresh.units == one.units
 
 

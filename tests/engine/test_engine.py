@@ -14,19 +14,29 @@ import torch
 from torch import Tensor, nn
 
 import engram
-from engram.checks.toys import EXACT, MODELS, ORDERS, After, clouds, gap, runs_of, same, train
+from engram.checks.toy_runs import (
+    EXACT,
+    MODELS,
+    ORDERS,
+    StageCopy,
+    largest_gap,
+    make_clouds,
+    make_runs,
+    train_runs,
+    trees_equal,
+)
 from engram.data import Data
 from engram.engine import engine as running
 from engram.engine.engine import Engine
 from engram.engine.loop import train_task
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune, LwF
-from engram.methods.base import Method
+from engram.methods.method import Method
 from engram.streams import class_incremental, online
 
-DATA = clouds()
+DATA = make_clouds()
 STREAMS = [class_incremental(DATA, order=list(order)) for order in ORDERS]
 SMALL = ER(memory=Memory(total=12))
 
@@ -40,18 +50,20 @@ def one_run(seed: int = 0, order: int = 0, method: Method = SMALL, model: str = 
 def test_equal_seeds_begin_equally(together, model):
     """What ran before in the same engine leaves no trace in the weights."""
     runs = [one_run(0, 0, model=model), one_run(1, 1, model=model), one_run(0, 2, model=model)]
-    company = train(runs, together=together)
-    alone = train(runs[2:])
-    assert all(gap(company[2, stage].tensors, alone[0, stage].tensors) < 1e-12
+    company = train_runs(runs, together=together)
+    alone = train_runs(runs[2:])
+    assert all(largest_gap(company[2, stage].tensors, alone[0, stage].tensors) < 1e-12
                for stage in range(3))  # fmt: skip
 
 
 def test_equal_seeds_begin_equally_for_several_methods():
     runs = [one_run(method=method) for method in (Finetune(), EWC(strength=1.0), Finetune(), LwF())]
-    company = train(runs)
-    assert same(company[0, 2].tensors, company[2, 2].tensors)
+    company = train_runs(runs)
+    assert trees_equal(company[0, 2].tensors, company[2, 2].tensors)
     for place in (1, 3):
-        assert same(company[place, 2].tensors, train(runs[place : place + 1])[0, 2].tensors)
+        assert trees_equal(
+            company[place, 2].tensors, train_runs(runs[place : place + 1])[0, 2].tensors
+        )
 
 
 def test_an_engine_may_run_twice():
@@ -71,8 +83,8 @@ class TestOutOfMemory:
         ids=repr,
     )
     def test_halves_give_the_same(self, method, error, monkeypatch):
-        runs = runs_of(method, [*STREAMS, *STREAMS[:2]])
-        whole, attempts = train(runs, together=True), []
+        runs = make_runs(method, [*STREAMS, *STREAMS[:2]])
+        whole, attempts = train_runs(runs, together=True), []
 
         def small(learners: Any, methods: Any, training: Any, stage: int, **options: Any) -> Any:
             attempts.append(len(learners))
@@ -82,17 +94,17 @@ class TestOutOfMemory:
             return train_task(learners, methods, training, stage, **options)
 
         monkeypatch.setattr(running, "train_task", small)
-        halved = train(runs, together=True)
+        halved = train_runs(runs, together=True)
         assert attempts[:3] == [5, 2, 3]
         assert whole.keys() == halved.keys()
         for key, one in whole.items():
-            assert gap(one.tensors, halved[key].tensors) < 1e-12
-            assert same(tuple(one.exemplars[:4]), tuple(halved[key].exemplars[:4]))
+            assert largest_gap(one.tensors, halved[key].tensors) < 1e-12
+            assert trees_equal(tuple(one.exemplars[:4]), tuple(halved[key].exemplars[:4]))
             ledgers = [a.stage.learner.ledger.to_dict() for a in (one, halved[key])]
             assert ledgers[0] == ledgers[1]
 
     def test_learners_without_room_for_all_come_in_halves(self, monkeypatch):
-        runs = runs_of(SMALL, [*STREAMS, *STREAMS[:2]])
+        runs = make_runs(SMALL, [*STREAMS, *STREAMS[:2]])
         made, living = Engine.learner, weakref.WeakSet[Any]()
 
         def trained() -> dict[tuple[int, int], Tensor]:
@@ -117,7 +129,7 @@ class TestOutOfMemory:
 
         monkeypatch.setattr(running, "train_task", never)
         with pytest.raises(torch.OutOfMemoryError):
-            train(runs_of(SMALL, STREAMS), together=True)
+            train_runs(make_runs(SMALL, STREAMS), together=True)
 
 
 class TestDivergence:
@@ -136,7 +148,7 @@ class TestDivergence:
                 model=MODELS["plain"], training=EXACT)
             for order in orders
         ]  # fmt: skip
-        trained = train(runs, together=together)
+        trained = train_runs(runs, together=together)
         assert sorted(trained) == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (3, 0), (4, 0), (4, 1)]
         marks = {key: after.diverged for key, after in trained.items()}
         assert {key for key, mark in marks.items() if mark >= 0} == {(1, 0), (3, 0)}
@@ -144,7 +156,7 @@ class TestDivergence:
 
     def test_a_diverged_run_keeps_no_exemplars_of_the_task(self):
         stream = class_incremental(self.broken(), order=[0, 1, 5, 2])
-        trained = train(runs_of(SMALL, [stream]))
+        trained = train_runs(make_runs(SMALL, [stream]))
         assert trained[0, 1].diverged == 1
         assert set(trained[0, 1].exemplars.stages.tolist()) == {0}
 
@@ -177,12 +189,12 @@ class Second(Method):
 class TestFurtherNetworks:
     def test_they_follow_the_seed_and_nothing_else(self):
         torch.manual_seed(1)
-        one = train([one_run(0, method=Second()), one_run(1, method=Second())])
+        one = train_runs([one_run(0, method=Second()), one_run(1, method=Second())])
         torch.manual_seed(2)
         state = torch.get_rng_state()
-        two = train([one_run(0, method=Second()), one_run(1, method=Second())])
+        two = train_runs([one_run(0, method=Second()), one_run(1, method=Second())])
         assert torch.equal(state, torch.get_rng_state())
-        assert same(one[0, 2].vector, two[0, 2].vector)
+        assert trees_equal(one[0, 2].vector, two[0, 2].vector)
         assert not torch.equal(one[0, 0].vector, one[1, 0].vector)
 
     def test_other_widths_do_not_share(self):
@@ -194,10 +206,10 @@ class TestFurtherNetworks:
         assert engine.groups() == [[0], [1]]
 
     def test_lockstep_with_strengths(self):
-        runs = runs_of([Second(pull=p) for p in (0.1, 0.2, 0.0)], STREAMS)
+        runs = make_runs([Second(pull=p) for p in (0.1, 0.2, 0.0)], STREAMS)
         assert Engine(runs, device="cpu", together=True).groups() == [[0, 1, 2]]
-        alone, together = train(runs), train(runs, together=True)
-        assert all(gap(alone[key].tensors, together[key].tensors) < 1e-12 for key in alone)
+        alone, together = train_runs(runs), train_runs(runs, together=True)
+        assert all(largest_gap(alone[key].tensors, together[key].tensors) < 1e-12 for key in alone)
 
 
 class TestGroups:
@@ -218,7 +230,7 @@ class TestGroups:
             replace(base, model=MODELS["normed"]),
             replace(base, training=replace(EXACT, epochs=3)),
             replace(base, stream=STREAMS[0][:2]),
-            replace(base, stream=class_incremental(clouds())),
+            replace(base, stream=class_incremental(make_clouds())),
         ]
         for other in others:
             assert self.groups([base, other]) == [[0], [1]]
@@ -244,7 +256,7 @@ class TestRefusals:
     def test_no_validation_rows(self):
         run = replace(one_run(), training=replace(EXACT, patience=2))
         with pytest.raises(BadArgument, match="in-task validation rows"):
-            train([run])
+            train_runs([run])
 
     def test_online_streams_allow_one_epoch(self):
         with pytest.raises(BadArgument, match="epochs: expected 1, because the stream is online"):
@@ -256,18 +268,18 @@ class TestRefusals:
 
 
 def test_losses_are_logged_by_name():
-    trained = train(runs_of(EWC(strength=1.0), STREAMS), together=True)
-    alone = train(runs_of(EWC(strength=1.0), STREAMS))
+    trained = train_runs(make_runs(EWC(strength=1.0), STREAMS), together=True)
+    alone = train_runs(make_runs(EWC(strength=1.0), STREAMS))
     for key, after in trained.items():
-        mine, theirs = after.stage.outcome.losses, alone[key].stage.outcome.losses
+        mine, theirs = after.stage.losses, alone[key].stage.losses
         assert set(mine[-1][1]) == {"task", "total"} | ({"penalty"} if key[1] else set())
         ends = [losses[-1][1]["total"] for losses in (mine, theirs)]
         assert ends[0] == pytest.approx(ends[1], rel=1e-9)
-        assert after.stage.outcome.steps == alone[key].stage.outcome.steps
+        assert after.stage.steps == alone[key].stage.steps
 
 
 def test_scores_are_those_of_the_learner():
-    trained: dict[Any, After] = train(runs_of(Finetune(), STREAMS), together=True)
+    trained: dict[Any, StageCopy] = train_runs(make_runs(Finetune(), STREAMS), together=True)
     for (run, stage), after in trained.items():
         if stage == 2:
             learner, stream = after.stage.learner, STREAMS[run]
@@ -302,7 +314,7 @@ class TestOneByOne:
 
 
 def test_a_model_that_cannot_be_mapped_says_that_it_is_not_compiled(monkeypatch):
-    monkeypatch.setattr("engram.engine.grouping.need_compiler", lambda device: None)
+    monkeypatch.setattr("engram.engine.grouping.check_compiler", lambda device: None)
     engine = Engine([one_run()], device="cpu", compile=True)
     net = engine._factory.networks(engine.runs[0]).train.get_submodule("net")
     net.mappable, net.unmappable = False, ("it branches on values",)
@@ -325,7 +337,7 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("method", [Finetune(), EWC()], ids=["plain", "importance"])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_recurrent_models_with_several_seeds_train_one_at_a_time(kind, method):
-    stream = class_incremental(clouds((12, 12, 12, 12)))
+    stream = class_incremental(make_clouds((12, 12, 12, 12)))
 
     def model(shape: Any) -> nn.Module:
         return Recurrent(kind)
@@ -362,6 +374,6 @@ def test_layers_with_noise_of_their_own_follow_the_seed(model):
     for number in range(2):
         torch.manual_seed(number)
         before = torch.random.get_rng_state()
-        found.append(train(runs[number:], together=True)[1 - number, 2].vector)
+        found.append(train_runs(runs[number:], together=True)[1 - number, 2].vector)
         assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(*found)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from engram.checks import toys
+from engram.checks import toy_runs
 from engram.engine.engine import Engine
-from engram.methods.base import Method
+from engram.methods.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,13 @@ class TermByTerm(Method):
 
 @pytest.mark.parametrize("method", [Sharp(), HalfFirst(), TermByTerm()], ids=str)
 def test_lockstep_is_the_loop(method):
-    group = toys.runs_of(method, toys.streams(), model="normed")
-    together = toys.train(group, together=True)
+    group = toy_runs.make_runs(method, toy_runs.make_streams(), model="normed")
+    together = toy_runs.train_runs(group, together=True)
     for place, run in enumerate(group):
-        alone = toys.train([run])
+        alone = toy_runs.train_runs([run])
         for stage in range(3):
             pair = together[place, stage].tensors, alone[0, stage].tensors
-            assert toys.gap(*pair) < toys.CLOSE
+            assert toy_runs.largest_gap(*pair) < toy_runs.CLOSE
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -60,15 +60,15 @@ def test_the_log_speaks_of_the_first_gradient_of_a_batch(together):
     """Asking twice does not count twice."""
     losses = []
     for method in (Method(), TermByTerm(), Sharp()):
-        runs = toys.runs_of(method, toys.streams()[:2])
+        runs = toy_runs.make_runs(method, toy_runs.make_streams()[:2])
         (first, *_) = Engine(runs, device="cpu", together=together).stages()
-        losses.append(first.outcome.losses[0][1]["task"])
+        losses.append(first.losses[0][1]["task"])
     assert losses[1] == pytest.approx(losses[0], rel=0.2)
     assert losses[2] == pytest.approx(losses[0], rel=0.2)
 
 
 def test_a_sharp_step_by_hand():
-    run = toys.runs_of(Sharp(), toys.streams()[:1])[0]
+    run = toy_runs.make_runs(Sharp(), toy_runs.make_streams()[:1])[0]
     learner = Engine([run], device="cpu").learner(run)
     learner.open_classes(0)
     batch = learner.batch()
@@ -91,7 +91,11 @@ def test_a_sharp_step_by_hand():
             return found[-1]
 
     found: list[torch.Tensor] = []
-    training = replace(toys.EXACT, batch_size=0, epochs=1)
-    list(Engine(toys.runs_of(Told(), toys.streams()[:1], training=training), device="cpu").stages())
+    training = replace(toy_runs.EXACT, batch_size=0, epochs=1)
+    list(
+        Engine(
+            toy_runs.make_runs(Told(), toy_runs.make_streams()[:1], training=training), device="cpu"
+        ).stages()
+    )
     free = learner.free
     assert torch.allclose(found[0][free], wanted[free], atol=1e-10)

@@ -9,17 +9,26 @@ import numpy as np
 import pytest
 import torch
 
-from engram.checks.task_start import task_start
-from engram.checks.toys import CLOSE, EXACT, clouds, copied, gap, runs_of, same, streams, train
+from engram.checks.toy_runs import (
+    CLOSE,
+    EXACT,
+    copy_stage,
+    enter_task,
+    largest_gap,
+    make_clouds,
+    make_runs,
+    make_streams,
+    train_runs,
+    trees_equal,
+)
 from engram.engine.engine import Engine
-from engram.engine.trainers import lockstep
-from engram.engine.trainers import tracing as compiled
+from engram.engine.trainers import compiled, lockstep
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.errors import BadArgument
-from engram.learner.tree import leaves
+from engram.learner.tensor_tree import leaves
 from engram.memory import Memory
 from engram.methods import ER, Finetune, Join, RWalk
-from engram.methods.base import Method, pace_of
+from engram.methods.method import Method, check_every_n_steps
 from engram.streams import class_incremental
 from tests.methods.interval_twin import Stepwise, Ticks
 
@@ -38,8 +47,8 @@ VARIANTS = {
     "samples": {"every": 3, "memory": MEMORY},
 }
 LONG = replace(EXACT, iterations=22, evaluate_every=5)  # longer than ten steps, cut into chunks
-EQUAL = [class_incremental(clouds(), order=list(range(6)))] * 2
-KINDS = {"equal": EQUAL, "unequal": streams()}
+EQUAL = [class_incremental(make_clouds(), order=list(range(6)))] * 2
+KINDS = {"equal": EQUAL, "unequal": make_streams()}
 compiler = pytest.mark.skipif(
     not any(map(shutil.which, compiled.COMPILERS)), reason="no C++ compiler to test with"
 )
@@ -56,12 +65,12 @@ def stepwise(method: Method) -> Method:
 
 def is_stepwise(method, kind, together, training=EXACT):
     mine, twins = (
-        train(runs_of(one, KINDS[kind], training=training), together=together)
+        train_runs(make_runs(one, KINDS[kind], training=training), together=together)
         for one in (method, stepwise(method))
     )
     assert mine.keys() == twins.keys()
     for key, twin in twins.items():
-        assert same(mine[key].tensors, twin.tensors), key
+        assert trees_equal(mine[key].tensors, twin.tensors), key
 
 
 # alone, a run knows nothing of the sizes of others
@@ -88,9 +97,9 @@ class TestRWalk:
 
 
 def test_a_twin_can_differ():
-    off = train(runs_of(RWalk(strength=0.1, every=3), EQUAL), together=True)
-    twin = train(runs_of(Stepwise(strength=0.1, every=4), EQUAL), together=True)
-    assert not any(same(off[key].tensors, twin[key].tensors) for key in off)
+    off = train_runs(make_runs(RWalk(strength=0.1, every=3), EQUAL), together=True)
+    twin = train_runs(make_runs(Stepwise(strength=0.1, every=4), EQUAL), together=True)
+    assert not any(trees_equal(off[key].tensors, twin[key].tensors) for key in off)
 
 
 # -- how often -------------------------------------------------------------------------------------
@@ -102,35 +111,37 @@ def counts(found, part=None):
 
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
 def test_no_more_often_than_needed(together):
-    for steps, ends, calls in counts(train(runs_of(Ticks(), EQUAL), together=together)).values():
+    for steps, ends, calls in counts(
+        train_runs(make_runs(Ticks(), EQUAL), together=together)
+    ).values():
         assert ends == calls == steps // 2
 
 
 def test_unequal_numbers_of_steps():
-    alone = train(runs_of(Ticks(every=3), streams()))
-    mapped = train(runs_of(Ticks(every=3), streams()), together=True)
+    alone = train_runs(make_runs(Ticks(every=3), make_streams()))
+    mapped = train_runs(make_runs(Ticks(every=3), make_streams()), together=True)
     assert len({steps for (_, stage), (steps, *_) in counts(alone).items() if stage == 0}) > 1
     for key, (steps, ends, calls) in counts(mapped).items():
         assert ends == steps // 3 == counts(alone)[key][1]
         assert ends <= calls <= steps
-        assert gap(mapped[key].state["seen"], alone[key].state["seen"]) < CLOSE
+        assert largest_gap(mapped[key].state["seen"], alone[key].state["seen"]) < CLOSE
     assert any(calls > ends for _, ends, calls in counts(mapped).values())
 
 
 def test_a_run_that_waits_is_left_alone():
     for steps, ends, calls in counts(
-        train(runs_of(Ticks(every=1), streams()), together=True)
+        train_runs(make_runs(Ticks(every=1), make_streams()), together=True)
     ).values():
         assert steps == ends == calls
 
 
 def test_runs_that_meet_again():
     """Optimisers that have taken equal numbers of steps, of which unequal ones in this stage."""
-    data = clouds((8, 8, 16, 16, 32, 32, 16, 16))  # tasks of 1, 2, 4 and 2 steps per epoch
+    data = make_clouds((8, 8, 16, 16, 32, 32, 16, 16))  # tasks of 1, 2, 4 and 2 steps per epoch
     orders = (0, 1, 4, 5, 2, 3, 6, 7), (2, 3, 6, 7, 0, 1, 4, 5)
     training = replace(EXACT, optim_reset=False, epochs=2, evaluate_every=1)
-    runs = runs_of(Ticks(every=3), streams(data, orders), training=training)
-    mapped = counts(train(runs, together=True))
+    runs = make_runs(Ticks(every=3), make_streams(data, orders), training=training)
+    mapped = counts(train_runs(runs, together=True))
     assert [mapped[run, stage][0] for stage in (0, 1) for run in (0, 1)] == [2, 4, 8, 4]
     for steps, ends, _ in mapped.values():
         assert ends == steps // 3
@@ -142,12 +153,12 @@ def test_joined_paces(kind, together):
     join = Join(Ticks(every=4), Finetune(), Ticks(every=6))
     assert join.pace == 2
     assert join.implements("interval")
-    found = train(runs_of(join, KINDS[kind], training=LONG), together=together)
-    single = train(runs_of(Ticks(every=4), KINDS[kind], training=LONG), together=together)
+    found = train_runs(make_runs(join, KINDS[kind], training=LONG), together=together)
+    single = train_runs(make_runs(Ticks(every=4), KINDS[kind], training=LONG), together=together)
     for key, (steps, ends, calls) in counts(found, "0").items():
         assert ends == steps // 4
         assert calls >= steps // 2
-        assert same(found[key].state["0"]["seen"], single[key].state["seen"])
+        assert trees_equal(found[key].state["0"]["seen"], single[key].state["seen"])
     for steps, ends, calls in counts(found, "2").values():
         assert ends == steps // 6
         assert calls >= steps // 2
@@ -176,9 +187,9 @@ def test_methods_of_a_group_may_differ_in_pace():
 
     runs = [
         replace(run, method=Scaled(scale=scale))
-        for run, scale in zip(runs_of(Scaled(), EQUAL, training=LONG), (2.0, 3.0), strict=True)
+        for run, scale in zip(make_runs(Scaled(), EQUAL, training=LONG), (2.0, 3.0), strict=True)
     ]
-    for (run, _), (steps, ends, calls) in counts(train(runs, together=True)).items():
+    for (run, _), (steps, ends, calls) in counts(train_runs(runs, together=True)).items():
         assert (ends, calls) == (steps // (4, 6)[run], steps // 2)
 
 
@@ -198,8 +209,8 @@ class Recorded:
 
 
 def test_captured_apart_from_the_step_and_at_fixed_addresses(monkeypatch):
-    monkeypatch.setattr(lockstep, "Captured", Recorded)
-    at = task_start(Ticks(every=2))
+    monkeypatch.setattr(lockstep, "CapturedStep", Recorded)
+    at = enter_task(Ticks(every=2))
     trainer = LockstepTrainer(at.learners, [at.method] * 2, EXACT, capture=True)
     trainer.load(at.rows, fixed=False)
     steps = at.rows.live.shape[1]
@@ -229,12 +240,12 @@ def test_compiled(kind, monkeypatch):
 
     monkeypatch.setattr(torch, "compile", spy)
     monkeypatch.setattr(compiled, "_KNOWN", {})
-    runs = runs_of(Join(RWalk(strength=0.1, every=3), Ticks(every=2)), KINDS[kind], training=LONG)
+    runs = make_runs(Join(RWalk(strength=0.1, every=3), Ticks(every=2)), KINDS[kind], training=LONG)
     engine = Engine(runs, device="cpu", together=True, compile=True)
-    fused = {(s.run, s.stage): copied(s) for s in engine.stages()}
-    plain = train(runs, together=True)
+    fused = {(s.run, s.stage): copy_stage(s) for s in engine.stages()}
+    plain = train_runs(runs, together=True)
     for key, one in plain.items():
-        assert gap(fused[key].tensors, one.tensors) < CLOSE, key
+        assert largest_gap(fused[key].tensors, one.tensors) < CLOSE, key
     assert counts(fused, "1") == counts(plain, "1")
     sizes = sorted(len(graph.__self__.graph.nodes) for graph in graphs)
     assert len(sizes) > 1
@@ -244,7 +255,7 @@ def test_compiled(kind, monkeypatch):
 @compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_traces_are_kept_apart():
-    runs = runs_of(Ticks(), EQUAL)
+    runs = make_runs(Ticks(), EQUAL)
     engine = Engine(runs, device="cpu", together=True, compile=True)
     list(engine.stages())
     keys = [key[0] for key in engine._factory.networks(runs[0]).traces]
@@ -277,11 +288,16 @@ class Timeless(Method):
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
 def test_pace_and_interval_go_together(method, words, together):
     with pytest.raises(BadArgument, match=words):
-        train(runs_of(method, EQUAL), together=together)
+        train_runs(make_runs(method, EQUAL), together=together)
 
 
 def test_a_pace_of_zero_is_no_pace():
-    assert pace_of(Stepwise()) == pace_of(Finetune()) == pace_of(Idle(pace=0)) == 0
+    assert (
+        check_every_n_steps(Stepwise())
+        == check_every_n_steps(Finetune())
+        == check_every_n_steps(Idle(pace=0))
+        == 0
+    )
 
 
 def test_nothing_is_called_without_a_pace(monkeypatch):
@@ -289,4 +305,4 @@ def test_nothing_is_called_without_a_pace(monkeypatch):
         raise AssertionError("an interval of a method without one")
 
     monkeypatch.setattr(LockstepTrainer, "_interval", refuse)
-    train(runs_of(Finetune(), streams()), together=True)
+    train_runs(make_runs(Finetune(), make_streams()), together=True)

@@ -11,27 +11,26 @@ from torch import Tensor
 
 import engram
 from engram import methods, metrics
-from engram.checks.toys import clouds, runs_of, train
-from engram.data.core import Data
+from engram.checks.toy_runs import make_clouds, make_runs, train_runs
+from engram.data.dataset import Data
+from engram.engine import evaluation
 from engram.engine.engine import Engine
-from engram.engine.evaluation import evaluate
-from engram.engine.evaluation.evaluate import validate, validation_items
-from engram.engine.evaluation.judging import judged
-from engram.engine.run import Run
+from engram.engine.evaluation import validate, validation_items
+from engram.engine.run_definition import Run, score_batch
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
-from engram.learner.net import Net
+from engram.learner.networks import Net
 from engram.losses import masked_ce, multi_hot
-from engram.methods.base import Method, State, Terms
-from engram.records import Items, views
+from engram.methods.method import Method, State, Terms
+from engram.records import EvaluationItems, head_views
 from engram.streams import Stream, class_incremental, hierarchical
 
 SETS = Training(epochs=6, batch_size=16, lr=0.02)
 
 
 def named_clouds() -> Data:
-    return replace(clouds((40,) * 6), classes=tuple("abcdef"))
+    return replace(make_clouds((40,) * 6), classes=tuple("abcdef"))
 
 
 def tree() -> Stream:
@@ -96,7 +95,7 @@ def test_the_default_loss_follows_the_stream() -> None:
     assert Run(stream=single, method=methods.ER()).loss == "ce"
     assert Run(stream=tree(), method=methods.ER()).loss == "bce"
     both = [
-        train(runs_of(methods.ER(), [tree()], training=replace(SETS, loss=loss)))
+        train_runs(make_runs(methods.ER(), [tree()], training=replace(SETS, loss=loss)))
         for loss in ("auto", "bce")
     ]
     for key, one in both[0].items():
@@ -185,14 +184,14 @@ def test_naming_every_label_is_no_better_than_its_precision() -> None:
     batch = Batch(none, y, none, none, none, open_, none, none, none, none)
     every = torch.tensor([[3.0, 1.0, 2.0], [1.0, 2.0, 1.0]])  # names every label
     some = torch.tensor([[3.0, -1.0, 2.0], [-1.0, 2.0, -1.0]])
-    assert judged(some, batch, "set") == 1.0
-    assert judged(every, batch, "set") == pytest.approx((4 / 9 + 1 / 9) / 2)
-    assert judged(every, batch, "single") == judged(some, batch, "single")
+    assert score_batch(some, batch, "set") == 1.0
+    assert score_batch(every, batch, "set") == pytest.approx((4 / 9 + 1 / 9) / 2)
+    assert score_batch(every, batch, "single") == score_batch(some, batch, "single")
 
 
 def test_validation_by_argmax_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant watches accuracy on rows that carry sets of labels."""
-    monkeypatch.setattr(evaluate, "judged", lambda *args: judged(*args[:2], "single"))
+    monkeypatch.setattr(evaluation, "score_batch", lambda *args: score_batch(*args[:2], "single"))
     with pytest.raises(AssertionError):
         test_validation_watches_the_figure_of_the_stream()
 
@@ -212,8 +211,8 @@ def test_best_epoch_and_stopping_on_label_sets_alone_and_together() -> None:
         SETS, patience=2, epochs=12, restore_best=True, precision="float64", optimizer="sgd",
         schedule="plateau", plateau_watch="precision_weighted_jaccard", plateau_patience=1,
     )  # fmt: skip
-    runs = runs_of(methods.ER(), [tree()] * 2, training=training)
-    alone, together = train(runs), train(runs, together=True)
+    runs = make_runs(methods.ER(), [tree()] * 2, training=training)
+    alone, together = train_runs(runs), train_runs(runs, together=True)
     for key, one in alone.items():
         assert (one.vector - together[key].vector).abs().max() < 1e-10
 
@@ -255,9 +254,9 @@ def test_post_task_validation_is_recorded_beside_the_test() -> None:
     assert set(rows["task"]) == {-1, 0, 1, 2}
     run = Run(stream=held, method=methods.ER(), training=Training(epochs=4))
     last = list(Engine([run], device="cpu").stages())[-1]
-    items = Items.of_stream(held, "post_valid")
-    said = last.outcome.held > 0
-    truth = views.true_sets(items, stage=2)
+    items = EvaluationItems.of_stream(held, "post_valid")
+    said = last.held > 0
+    truth = head_views.true_sets(items, stage=2)
     once = np.unique(items.rows, return_index=True)[1]
     expected = metrics.precision_weighted_jaccard(truth[once], said[once])
     assert len(once) < len(items)
@@ -278,12 +277,13 @@ def test_a_row_that_several_tasks_test_is_passed_through_the_network_once() -> N
     passed: list[int] = []
     whole = learner.feed.chunks
     learner.feed.chunks = lambda rows, *rest: (passed.append(len(rows)), whole(rows, *rest))[1]  # type: ignore[method-assign,assignment,func-returns-value]
-    items = evaluate.test_items(stream)
+    items = evaluation.test_items(stream)
     with torch.no_grad():
         alone, once = (
-            answer(learner, method, *items, True) for answer in (evaluate._alone, evaluate._once)
+            answer(learner, method, *items, True)
+            for answer in (evaluation._evaluate_one, evaluation._evaluate_distinct_rows)
         )
     assert passed == [len(items[0]), len(items[0].unique())]
     assert passed[0] > passed[1]
-    np.testing.assert_allclose(once.scores, alone.scores, rtol=1e-5, atol=1e-6)
-    assert torch.allclose(once.features, alone.features, atol=1e-6)  # type: ignore[arg-type]
+    np.testing.assert_allclose(once[0], alone[0], rtol=1e-5, atol=1e-6)
+    assert torch.allclose(once[1], alone[1], atol=1e-6)  # type: ignore[arg-type]

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from engram import methods
-from engram.checks import tamed, toys
+from engram.checks import toy_runs
 from engram.engine.engine import Engine
 from engram.engine.trainers.lockstep import LockstepTrainer
-from engram.learner.net import Net
+from engram.learner.networks import Net
 from engram.methods import Join
 
-WHOLE = replace(toys.EXACT, batch_size=0, epochs=5)
+WHOLE = replace(toy_runs.EXACT, batch_size=0, epochs=5)
 TASKS = 3
 
 
@@ -23,9 +23,11 @@ def ends(method, monkeypatch, *, keeps=True, training=WHOLE):
     asked, original = [], Net._judged
     monkeypatch.setattr(LockstepTrainer, "keeps_answers", keeps)
     monkeypatch.setattr(Net, "_judged", lambda *args: (asked.append(1), original(*args))[1])
-    runs = toys.runs_of(tamed.tame(method), toys.streams()[:2], training=training)
+    runs = toy_runs.make_runs(
+        toy_runs.shrink_settings(method), toy_runs.make_streams()[:2], training=training
+    )
     found = [
-        (one.learner.vector.clone(), one.outcome.losses)
+        (one.learner.vector.clone(), one.losses)
         for one in Engine(runs, device="cpu", together=True).stages()
     ]
     monkeypatch.setattr(Net, "_judged", original)

@@ -8,11 +8,11 @@ import torch
 
 import engram
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
+from engram.experiments.callbacks import Callback
 from engram.memory import Memory
 from engram.methods import ER, EWC, DERpp, ICaRL
-from engram.recipes.callback import Callback
 
 Image = pytest.importorskip("PIL.Image")
 MODEL = {"name": "mlp", "hidden": [8]}
@@ -44,7 +44,7 @@ def vectors(stream, methods, together, **options):
     found = {}
     for stage in Engine(runs, device="cpu", together=together).stages():
         one = stage.learner
-        kept = (one.vector.tolist(), one.exemplars.rows.tolist(), stage.outcome.scores.tolist())
+        kept = (one.vector.tolist(), one.exemplars.rows.tolist(), stage.scores.tolist())
         found[stage.run, stage.stage] = kept
     return found
 
@@ -103,8 +103,8 @@ def test_steps_that_are_recorded_fetch_their_rows_before(sets, kind, monkeypatch
         if lazy:
             monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
             for module in (captured, lockstep):
-                monkeypatch.setattr(module, "Captured", Recorded)
-            monkeypatch.setattr(compiled, "Compiled", Traced)
+                monkeypatch.setattr(module, "CapturedStep", Recorded)
+            monkeypatch.setattr(compiled, "CompiledStep", Traced)
             engine.compile = kind == "compiled"
         ends.append([one.learner.vector for one in engine.stages()][-1])
     assert (ends[0] - ends[1]).abs().max() < 1e-6  # rates are tensors in what is recorded

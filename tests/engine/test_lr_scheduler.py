@@ -6,8 +6,8 @@ import torch
 
 from engram import class_incremental, load, methods
 from engram.engine.engine import Engine
-from engram.engine.lr_scheduler import Schedule
-from engram.engine.run import Run
+from engram.engine.optim import Schedule
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from engram.checks import check, stored_samples, toys
-from engram.checks.report import finding, name_of
-from engram.checks.toys import EXACT, MODELS, streams
+from engram.checks import check, leakage_rules, toy_runs
+from engram.checks.check_report import check_name, run_check
+from engram.checks.toy_runs import EXACT, MODELS, make_streams
 from engram.engine.engine import Engine
-from engram.engine.run import Run
-from engram.engine.trainers import tracing as compiled
+from engram.engine.run_definition import Run
+from engram.engine.trainers import compiled
 from engram.errors import BadArgument
 from engram.losses import mean
 from engram.methods import Finetune, Join
-from engram.methods.base import Method, Network, Phase
+from engram.methods.method import Method, Network, Phase
 from tests.engine.twin import OPTIMIZERS, Plain, Twin, away
 
 SETTINGS = replace(EXACT, weight_decay=0.01, momentum=0.9)
@@ -89,7 +89,7 @@ def runs_of(method: Method, **changes: Any) -> list[Run]:
     training = replace(SETTINGS, **changes)
     return [
         Run(stream=stream, method=method, model=MODELS["plain"], training=training, seed=seed)
-        for seed, stream in enumerate(streams())
+        for seed, stream in enumerate(make_streams())
     ]
 
 
@@ -123,8 +123,11 @@ def test_each_network_learns_in_its_own_way(usual, method, together):
 @pytest.mark.parametrize("options", [{"clip": 0.5}, {"optim_reset": False}, {"iterations": 9}])
 def test_lockstep_is_the_loop_in_other_settings(options):
     runs = runs_of(Guess(lr=0.05), **options)
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    together, alone = toy_runs.train_runs(runs, together=True), toy_runs.train_runs_alone(runs)
+    assert (
+        max(toy_runs.largest_gap(together[k].tensors, alone[k].tensors) for k in alone)
+        < toy_runs.CLOSE
+    )
 
 
 @pytest.mark.skipif(
@@ -133,10 +136,15 @@ def test_lockstep_is_the_loop_in_other_settings(options):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_compiled():
     runs = runs_of(Guess(lr=0.003, optimizer="adam"))[:2]
-    plain = toys.train(runs, together=True)
+    plain = toy_runs.train_runs(runs, together=True)
     engine = Engine(runs, device="cpu", together=True, compile=True)
     for stage in engine.stages():
-        assert toys.gap(toys.copied(stage).vector, plain[stage.run, stage.stage].vector) < 1e-7
+        assert (
+            toy_runs.largest_gap(
+                toy_runs.copy_stage(stage).vector, plain[stage.run, stage.stage].vector
+            )
+            < 1e-7
+        )
 
 
 def test_a_network_that_says_nothing_is_a_module():
@@ -176,25 +184,28 @@ def test_a_phase_of_its_own_is_longer():
     *_, long = Engine(runs, device="cpu").stages()
     *_, short = Engine(runs_of(Guess(lr=0.05))[:1], device="cpu").stages()
     ours, theirs = long.learner.params, short.learner.params
-    assert long.outcome.steps == short.outcome.steps + 40
+    assert long.steps == short.steps + 40
     assert not torch.equal(ours["guess.0.weight"], theirs["guess.0.weight"])
     assert torch.equal(ours["net.head.weight"], theirs["net.head.weight"])
 
 
 def test_joined():
     runs = runs_of(Join(Finetune(), Guess(lr=0.1)))
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    together, alone = toy_runs.train_runs(runs, together=True), toy_runs.train_runs_alone(runs)
+    assert (
+        max(toy_runs.largest_gap(together[k].tensors, alone[k].tensors) for k in alone)
+        < toy_runs.CLOSE
+    )
     *_, plain = Engine(runs_of(Guess(lr=0.1))[:1], device="cpu").stages()
     assert torch.equal(plain.learner.vector, alone[0, 2].vector)
 
 
 def test_the_contract_allows_it():
     """No check says of a `Network` what it would not say of its module."""
-    samples = stored_samples.check_keeps_no_samples_outside_its_memory
-    assert not finding(samples, Guess(lr=0.02, bare=True)).passed  # it learns to give them back
+    samples = leakage_rules.check_keeps_no_samples_outside_its_memory
+    assert not run_check(samples, Guess(lr=0.02, bare=True)).passed  # it learns to give them back
     said = check(Guess(lr=0.02))
-    assert [one.check for one in said.failed] == [name_of(samples)]
+    assert [one.check for one in said.failed] == [check_name(samples)]
     assert not said.not_run
 
 

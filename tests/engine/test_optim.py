@@ -99,4 +99,4 @@ def test_step_counts_per_run():
     ("decay", "reset", "moves"), [(0, True, False), (0.1, True, True), (0, False, True)]
 )
 def test_what_can_move_without_a_gradient(decay, reset, moves):
-    assert Optimizer.of(Training(weight_decay=float(decay))).moves_still(reset) is moves
+    assert Optimizer.of(Training(weight_decay=float(decay))).moves_without_gradient(reset) is moves

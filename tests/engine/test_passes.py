@@ -12,14 +12,14 @@ from torch.utils._pytree import tree_leaves
 
 from engram.data import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
 from engram.methods import Finetune
-from engram.models import graph_ops
+from engram.models.kernels import graph_ops
 from engram.reproduce import find_table, plan
-from engram.reproduce.papers.cgl_preset import UCLA
+from engram.reproduce.papers.cgl_paper import UCLA
 from engram.streams import class_incremental
 
 STEPS, EPOCHS = 2, 8
@@ -96,13 +96,13 @@ def last_step(runs):
         def on(name, *args):
             """An operation that is one kernel on CUDA counts as one."""
             before = watch.seen.copy()
-            answer = graph_ops.PLAINLY[name](*args)
+            answer = graph_ops.PLAIN_FUNCTIONS[name](*args)
             tensors = [one for one in (*args, *answer) if isinstance(one, Tensor)]
             size = sum(one.numel() for one in tensors if one.numel() >= watch.least)
             watch.seen = before + Counter({(f"graph_ops.{name}", size): 1})
             return answer
 
-        with patch.object(graph_ops, "_on", on), patch.object(graph_ops, "applies"), watch:
+        with patch.object(graph_ops, "_dispatch", on), patch.object(graph_ops, "applies"), watch:
             plain(self)
         return seen.update(watch.seen)
 

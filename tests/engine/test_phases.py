@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from engram.checks import toys
+from engram.checks import toy_runs
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import GDumb
-from engram.methods.base import Method, Phase
+from engram.methods.method import Method, Phase
 
 HEAD = Phase(rows="memory", name="head", moves=("net.head",), epochs=3, lr=0.05)
 
@@ -35,20 +35,20 @@ class Twice(Method):
 
 
 def stages(method, runs=3, **options):
-    training = options.pop("training", toys.EXACT)
-    group = toys.runs_of(method, toys.streams()[:runs], training=training)
-    return [toys.copied(s) for s in Engine(group, device="cpu", **options).stages()]
+    training = options.pop("training", toy_runs.EXACT)
+    group = toy_runs.make_runs(method, toy_runs.make_streams()[:runs], training=training)
+    return [toy_runs.copy_stage(s) for s in Engine(group, device="cpu", **options).stages()]
 
 
 @pytest.mark.parametrize("model", ["plain", "normed"])
 def test_lockstep_is_the_loop(model):
-    group = toys.runs_of(Twice(), toys.streams(), model=model)
-    together = toys.train(group, together=True)
+    group = toy_runs.make_runs(Twice(), toy_runs.make_streams(), model=model)
+    together = toy_runs.train_runs(group, together=True)
     for place, run in enumerate(group):
-        alone = toys.train([run])
+        alone = toy_runs.train_runs([run])
         for stage in range(3):
             pair = together[place, stage].tensors, alone[0, stage].tensors
-            assert toys.gap(*pair) < toys.CLOSE
+            assert toy_runs.largest_gap(*pair) < toy_runs.CLOSE
 
 
 def test_only_what_is_named_moves():
@@ -65,7 +65,7 @@ def test_only_what_is_named_moves():
 
 
 def test_the_loss_knows_the_phase_and_steps_go_on():
-    outcome = stages(Twice(), runs=1)[0].stage.outcome
+    outcome = stages(Twice(), runs=1)[0].stage
     names = [set(terms) - {"total"} for _, terms in outcome.losses]
     assert names[0] == {"task"}
     assert names[-1] == {"head"}
@@ -81,13 +81,13 @@ def test_no_training_leaves_the_weights_alone():
     }))  # fmt: skip
     first, *_, last = stages(method, runs=1)
     assert torch.equal(first.vector, last.vector)
-    assert last.stage.outcome.steps == 0
+    assert last.stage.steps == 0
 
 
 def test_a_fresh_phase_forgets_the_tasks_before():
     """GDumb after the last task = GDumb that meets the same exemplars at once."""
     method = GDumb(memory=Memory(total=12), epochs=4)
-    group = toys.runs_of(method, toys.streams()[:1])
+    group = toy_runs.make_runs(method, toy_runs.make_streams()[:1])
     engine = Engine(group, device="cpu")
     for stage in engine.stages():
         learner = stage.learner
@@ -99,7 +99,7 @@ def test_a_fresh_phase_forgets_the_tasks_before():
     own = learner.layout(vector)
     weights = [own[k].clone().requires_grad_(True) for k in own]
     # as one batch holds all exemplars, plain gradient descent is the whole method
-    rate = toys.EXACT.lr
+    rate = toy_runs.EXACT.lr
     momenta = [torch.zeros_like(w) for w in weights]
     for _ in range(4):
         hidden = torch.relu(x.flatten(1) @ weights[0].T + weights[1])
@@ -107,7 +107,7 @@ def test_a_fresh_phase_forgets_the_tasks_before():
         loss = torch.nn.functional.cross_entropy(logits, y)
         grads = torch.autograd.grad(loss, weights)
         for weight, momentum, grad in zip(weights, momenta, grads, strict=True):
-            momentum.mul_(toys.EXACT.momentum).add_(grad)
+            momentum.mul_(toy_runs.EXACT.momentum).add_(grad)
             weight.data -= rate * momentum
     found = list(learner.params.values())
     assert (
@@ -119,7 +119,7 @@ def test_phases_draw_otherwise():
     """Two equal phases are not the same epochs twice."""
     phase = Phase(rows="both", epochs=1)
     method = Twice(second=phase)
-    training = replace(toys.EXACT, epochs=1, batch_size=4)
+    training = replace(toy_runs.EXACT, epochs=1, batch_size=4)
     seen = []
 
     class Looking(Twice):

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import engram
-from engram.engine.engine import Engine
-from engram.engine.groups.prefixes import Prefixes
-from engram.engine.run import Run
+from engram.engine.engine import Engine, SharedPrefixes
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.streams import reorder
 
@@ -38,7 +37,7 @@ def runs(method: engram.Method) -> list[Run]:
 
 def outcomes(method: engram.Method, together: bool) -> dict[tuple[int, int], tuple[object, object]]:
     engine = Engine(runs(method), device="cpu", together=together)
-    return {(s.run, s.stage): (s.outcome.scores, s.learner.vector.clone()) for s in engine.stages()}
+    return {(s.run, s.stage): (s.scores, s.learner.vector.clone()) for s in engine.stages()}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def outcomes(method: engram.Method, together: bool) -> dict[tuple[int, int], tup
 def test_shared_equals_separate(method: engram.Method, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = outcomes(method, together=True)
     monkeypatch.setattr(
-        Prefixes, "leaders", lambda self, places, runs, stage: {p: [] for p in places}
+        SharedPrefixes, "leaders", lambda self, places, runs, stage: {p: [] for p in places}
     )
     separate = outcomes(method, together=True)
     assert shared.keys() == separate.keys()
@@ -59,11 +58,11 @@ def test_shared_equals_separate(method: engram.Method, monkeypatch: pytest.Monke
 
 def test_number_of_distinct_beginnings() -> None:
     made = runs(engram.methods.Finetune())
-    prefixes = Prefixes()
+    prefixes = SharedPrefixes()
     count = [len(prefixes.leaders(range(len(made)), made, stage)) for stage in range(3)]
     assert count == [3 * 2, 6 * 2, 6 * 2]
 
 
 def test_other_methods_and_seeds_are_not_shared() -> None:
     made = runs(engram.methods.Finetune())[:1] + runs(engram.methods.EWC())[:2]
-    assert len(Prefixes().leaders(range(3), made, 0)) == 3
+    assert len(SharedPrefixes().leaders(range(3), made, 0)) == 3

@@ -13,19 +13,19 @@ import torch.nn.functional as F
 from torch import nn
 
 import engram
-from engram.checks import tamed, toys
-from engram.checks.toys import EXACT, MODELS, streams
-from engram.engine.engine import PROLOGUE, Engine
-from engram.engine.run import Run
-from engram.engine.trainers import mapped_step, single
+from engram.checks import toy_runs
+from engram.checks.toy_runs import EXACT, MODELS, make_streams
+from engram.engine.engine import PRETRAINING_STAGE, Engine
+from engram.engine.pretraining import split_off_rows
+from engram.engine.run_definition import Run
+from engram.engine.trainers import lockstep, single
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
 from engram.errors import BadArgument
+from engram.experiments.checkpointing import StepSaver
 from engram.methods import LGR, Join, LatentReplay
-from engram.methods.base import Method, Prologue, RootFile
-from engram.recipes.step_saver import StepSaver
+from engram.methods.method import Method, Prologue, RootFile
 from engram.streams import class_incremental, permuted, task_incremental
-from engram.streams.aside import set_aside
 from tests.engine.twin import OPTIMIZERS, Plain
 from tests.recipes.test_steps import SLICES, Crash, crash_after, same
 
@@ -34,7 +34,7 @@ METHOD = LatentReplay(root_iterations=7, root_batch_size=100)  # more than there
 
 def run_of(method: Method = METHOD, stream: Any = None, seed: int = 0, **changes: Any) -> Run:
     training = replace(EXACT, **changes)
-    stream = streams()[0] if stream is None else stream
+    stream = make_streams()[0] if stream is None else stream
     return Run(stream=stream, method=method, model=MODELS["normed"], training=training, seed=seed)
 
 
@@ -62,10 +62,10 @@ def first_of(run: Run) -> Any:
 @pytest.mark.parametrize("multi", [False, True], ids=["class_il", "task_il"])
 def test_the_root_is_that_of_a_plain_loop_and_the_rest_is_fresh(multi, optimizer):
     make = task_incremental if multi else class_incremental
-    run = run_of(LOOKS, make(toys.clouds(), classes_per_task=2), optimizer=optimizer)
+    run = run_of(LOOKS, make(toy_runs.make_clouds(), classes_per_task=2), optimizer=optimizer)
     fresh = Engine([run], device="cpu").learner(run)
     net = Plain(fresh, normed=True).train()
-    _, aside = set_aside(run.stream, 1 / 6, seed=0)
+    _, aside = split_off_rows(run.stream, 1 / 6, seed=0)
     rows = torch.cat([task.train for task in aside.tasks])
     x, y = run.stream.data.gather(rows).double(), run.stream.targets[rows][:, 0]
     loop = OPTIMIZERS[optimizer](net.in_use(3), run.training)
@@ -80,24 +80,24 @@ def test_the_root_is_that_of_a_plain_loop_and_the_rest_is_fresh(multi, optimizer
     for name, value in found.items():
         if name not in fresh.networks.root_names:
             assert torch.equal(value, fresh.params[name]), name
-    assert toys.same(seen["buffers"], fresh.buffers)  # its batch norm belongs to the top
+    assert toy_runs.trees_equal(seen["buffers"], fresh.buffers)  # its batch norm belongs to the top
 
 
 def test_rows_set_aside_are_in_no_task():
-    stream = streams()[0]
-    rest, aside = set_aside(stream, 1 / 6, seed=3)
+    stream = make_streams()[0]
+    rest, aside = split_off_rows(stream, 1 / 6, seed=3)
     for whole, left, taken in zip(stream.tasks, rest.tasks, aside.tasks, strict=True):
         assert len(taken.train) == len(whole.train) // 6
         both = torch.cat([left.train, taken.train]).sort().values
         assert torch.equal(both, whole.train.sort().values)
         assert torch.equal(left.test, whole.test)
-    other = set_aside(stream, 1 / 6, seed=4)[1]
+    other = split_off_rows(stream, 1 / 6, seed=4)[1]
     assert not torch.equal(other.tasks[0].train, aside.tasks[0].train)
 
 
 def test_a_row_of_several_tasks_is_set_aside_from_all():
-    stream = permuted(toys.clouds(), tasks=3)
-    rest, aside = set_aside(stream, 0.25, seed=0)
+    stream = permuted(toy_runs.make_clouds(), tasks=3)
+    rest, aside = split_off_rows(stream, 0.25, seed=0)
     taken = torch.cat([task.train for task in aside.tasks]).unique()
     assert len(taken) == len(stream.tasks[0].train) // 4
     assert not any(torch.isin(task.train, taken).any() for task in rest.tasks)
@@ -115,7 +115,7 @@ def test_rows_set_aside_are_read_in_the_prologue_only(monkeypatch):
         return plain(self, rows, *rest)
 
     monkeypatch.setattr(type(feed), "__call__", noting)
-    aside = tamed.rows_aside(run.method, run.stream)
+    aside = toy_runs.pretraining_rows(run.method, run.stream)
     tests = torch.cat([task.test for task in run.stream.tasks])
     left = []
     for stage in engine.stages():
@@ -148,14 +148,14 @@ def test_it_is_counted():
 def test_it_may_have_a_learning_rate_of_its_own():
     def root(root_lr, lr):
         method = replace(METHOD, root_lr=root_lr)
-        run = run_of(method, streams()[0])
+        run = run_of(method, make_streams()[0])
         run = replace(run, training=replace(run.training, lr=lr))
         first = next(Engine([run], device="cpu").stages()).learner
         return torch.cat([first.layout(first.vector)[n].ravel() for n in first.networks.root_names])
 
     assert torch.equal(root(0.01, 0.1), root(0.0, 0.01))  # tasks leave the root as it is
     assert not torch.equal(root(0.01, 0.1), root(0.0, 0.1))
-    both = [run_of(replace(METHOD, root_lr=rate), streams()[0]) for rate in (0.1, 0.2)]
+    both = [run_of(replace(METHOD, root_lr=rate), make_streams()[0]) for rate in (0.1, 0.2)]
     assert len(Engine(both, device="cpu").groups()) == 2
 
 
@@ -164,10 +164,13 @@ def test_it_may_have_a_learning_rate_of_its_own():
 def test_lockstep_is_the_loop(kind):
     runs = [
         run_of(kind(root_iterations=5, root_batch_size=4, root_share=share), stream, seed)
-        for seed, (stream, share) in enumerate(zip(streams(), (0.1, 0.2, 0.3), strict=True))
+        for seed, (stream, share) in enumerate(zip(make_streams(), (0.1, 0.2, 0.3), strict=True))
     ]
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    together, alone = toy_runs.train_runs(runs, together=True), toy_runs.train_runs_alone(runs)
+    assert (
+        max(toy_runs.largest_gap(together[k].tensors, alone[k].tensors) for k in alone)
+        < toy_runs.CLOSE
+    )
     for k in alone:
         assert together[k].stage.learner.ledger.to_dict() == alone[k].stage.learner.ledger.to_dict()
 
@@ -175,10 +178,10 @@ def test_lockstep_is_the_loop(kind):
 def test_orders_with_the_same_first_task_share_nothing():
     """Columns of later classes begin with other weights, so the roots differ."""
     orders = ([0, 1, 2, 3, 4, 5], [0, 1, 4, 5, 2, 3])
-    on = [class_incremental(toys.clouds(), order=order) for order in orders]
+    on = [class_incremental(toy_runs.make_clouds(), order=order) for order in orders]
     runs = [run_of(METHOD, stream) for stream in on]
-    both, alone = toys.train(runs, together=False), toys.train_each(runs)
-    assert all(toys.same(both[k].tensors, alone[k].tensors) for k in alone)
+    both, alone = toy_runs.train_runs(runs, together=False), toy_runs.train_runs_alone(runs)
+    assert all(toy_runs.trees_equal(both[k].tensors, alone[k].tensors) for k in alone)
     assert not torch.equal(both[0, 0].vector, both[1, 0].vector)
 
 
@@ -192,10 +195,17 @@ def test_an_interrupted_run_goes_on_at_its_step(saves, seeds, tmp_path, monkeypa
 
     def go(out: str) -> Any:
         return engram.run(
-            streams()[1], method=LGR(root_iterations=9, noise=3), seeds=seeds, out=tmp_path / out,
-            together=seeds > 1, device="cpu", model={"name": "mlp", "hidden": (8, 8)}, lr=0.01,
-            batch_size=8, epochs=1,
-        )  # fmt: skip
+            make_streams()[1],
+            method=LGR(root_iterations=9, noise=3),
+            seeds=seeds,
+            out=tmp_path / out,
+            together=seeds > 1,
+            device="cpu",
+            model={"name": "mlp", "hidden": (8, 8)},
+            lr=0.01,
+            batch_size=8,
+            epochs=1,
+        )
 
     whole = go("whole")
     heal = crash_after(monkeypatch, saves or 1)
@@ -211,7 +221,7 @@ def test_an_interrupted_run_goes_on_at_its_step(saves, seeds, tmp_path, monkeypa
 
     monkeypatch.setattr(StepSaver, "load", noting)
     same(whole, go("cut"))
-    assert {one[0] for one in resumed} == {0 if saves == 6 else PROLOGUE}
+    assert {one[0] for one in resumed} == {0 if saves == 6 else PRETRAINING_STAGE}
     assert saves or {one[2] for one in resumed} == {9}
 
 
@@ -238,19 +248,23 @@ def test_tasks_without_convolutions_are_mapped_on_cuda():
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("change", [{"weight_decay": 0.1}, {"optim_reset": False}, {"clip": 0.5}])
 def test_a_root_that_stands_still_has_no_gradient_and_no_update(change, together, monkeypatch):
-    runs = [run_of(LGR(root="none", noise=3), s, optimizer="adam", **change) for s in streams()[:2]]
+    runs = [
+        run_of(LGR(root="none", noise=3), s, optimizer="adam", **change) for s in make_streams()[:2]
+    ]
     sizes: set[tuple[int, ...]] = set()
     for kind, verb in ((LockstepTrainer, "_mask_"), (SingleTrainer, "_update")):
         monkeypatch.setattr(kind, verb, noting(getattr(kind, verb), sizes))
-    train = functools.partial(toys.train, runs, together=together)
+    train = functools.partial(toy_runs.train_runs, runs, together=together)
     part, (small,) = train(), {sum(one) for one in sizes}
     sizes.clear()
-    monkeypatch.setattr(mapped_step, "still_root", lambda _: [])
-    monkeypatch.setattr(single, "still_root", lambda _: [])
+    monkeypatch.setattr(lockstep, "frozen_root_names", lambda _: [])
+    monkeypatch.setattr(single, "frozen_root_names", lambda _: [])
     whole, (all_,) = train(), {sum(one) for one in sizes}
     assert all_ - small == (2 if together else 1) * (12 * 6 + 12)  # the layer that is the root
-    far = max(toys.gap(part[k].tensors, whole[k].tensors) for k in whole)
-    assert far < toys.CLOSE if together and "clip" in change else far == 0  # a norm of fewer zeros
+    far = max(toy_runs.largest_gap(part[k].tensors, whole[k].tensors) for k in whole)
+    assert (
+        far < toy_runs.CLOSE if together and "clip" in change else far == 0
+    )  # a norm of fewer zeros
 
 
 def noting(update: Any, sizes: set[tuple[int, ...]]) -> Any:
@@ -265,9 +279,12 @@ def noting(update: Any, sizes: set[tuple[int, ...]]) -> Any:
 
 
 def test_joined():
-    runs = [run_of(Join(METHOD, engram.methods.EWC(strength=0.1)), s) for s in streams()[:2]]
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    runs = [run_of(Join(METHOD, engram.methods.EWC(strength=0.1)), s) for s in make_streams()[:2]]
+    together, alone = toy_runs.train_runs(runs, together=True), toy_runs.train_runs_alone(runs)
+    assert (
+        max(toy_runs.largest_gap(together[k].tensors, alone[k].tensors) for k in alone)
+        < toy_runs.CLOSE
+    )
     assert runs[0].method.prologue() == Prologue(1 / 6, 7, 100)
 
 
@@ -398,6 +415,6 @@ class TestErrors:
             Engine([replace(run_of(method), model=Whole)], device="cpu").groups()
 
     def test_a_task_with_a_single_row(self):
-        stream = class_incremental(toys.clouds((1, 1, 9)), classes_per_task=1)
+        stream = class_incremental(toy_runs.make_clouds((1, 1, 9)), classes_per_task=1)
         with pytest.raises(BadArgument, match="share: expected a fraction that takes some rows"):
             first_of(run_of(METHOD, stream))

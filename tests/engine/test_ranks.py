@@ -14,23 +14,23 @@ from torch import nn
 from typer.testing import CliRunner
 
 import engram
-from engram import methods, parallel
-from engram.checks import tamed, toys
-from engram.checks.suite import made
+from engram import distributed, methods
+from engram.checks import toy_runs
+from engram.checks.check_suite import make_default
 from engram.cli import app
-from engram.cli.shell import LOST
+from engram.cli.console import PROCESS_LOST
 from engram.data import Data
+from engram.distributed import Ranks
 from engram.engine.engine import Engine
-from engram.engine.ranks import check_ranks
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
 from engram.errors import BadArgument
-from engram.job import launched
-from engram.learner.tree import tree_map
+from engram.experiments.pools import find_pool
+from engram.experiments.run_plans import check_ranks
+from engram.learner.tensor_tree import tree_map
 from engram.methods import ER, TWP
-from engram.parallel import Ranks
-from engram.pools import find_pool
+from engram.process import is_torchrun
 from tests.engine.ranks import on_ranks
 
 CLOSE = 1e-9
@@ -39,8 +39,11 @@ MODELS = ("plain", "normed", "dropped")
 
 def run_of(method, model):
     """A run of two tasks, one epoch each."""
-    [one] = toys.runs_of(tamed.tight(tamed.tame(method)), toys.streams(orders=toys.ORDERS[:1]),
-                         model=model)  # fmt: skip
+    [one] = toy_runs.make_runs(
+        toy_runs.shrink_memory(toy_runs.shrink_settings(method)),
+        toy_runs.make_streams(orders=toy_runs.ORDERS[:1]),
+        model=model,
+    )
     return replace(one, training=replace(one.training, epochs=1))
 
 
@@ -51,12 +54,12 @@ def trained(one):
         own = stage.learner
         rows = own.exemplars.rows.tolist()
         tree = tree_map(lambda leaf: leaf.detach().clone(), (own.vector, own.buffers, own.state))
-        found.append((stage.outcome.losses, rows, tree, stage.outcome.scores))
+        found.append((stage.losses, rows, tree, stage.scores))
     return found
 
 
 def on_one_rank(work):
-    with parallel.ranks_on(torch.device("cpu")):
+    with distributed.join_ranks(torch.device("cpu")):
         return {key: trained(one) for key, one in work.items()}
 
 
@@ -73,14 +76,14 @@ def gap(one, other):
             for name in terms:  # penalties of a strength of their own explode here
                 size = max(1.0, abs(terms[name]))
                 widest = max(widest, abs(terms[name] - others[name]) / size)
-        widest = max(widest, toys.gap(tree, their_tree))
+        widest = max(widest, toy_runs.largest_gap(tree, their_tree))
     return widest
 
 
 def test_two_ranks_are_one_process():
     """All methods, with batch norm and dropout shared out in turn."""
     work = {
-        name: run_of(made(getattr(methods, name)), MODELS[place % 3])
+        name: run_of(make_default(getattr(methods, name)), MODELS[place % 3])
         for place, name in enumerate(methods.__all__)
     }
     work["double"] = run_of(TWP(beta="double_backward"), "plain")  # weights are read by the loss
@@ -106,7 +109,7 @@ def on_disk(folder):
     training = {"epochs": 2, "batch_size": 7, "augment": ["flip"], "precision": "float64"}
     found = engram.run(
         mapped(folder), method=ER(memory=engram.Memory(total=9)), model="mlp", device="cpu",
-        out=folder / "runs" if launched() else folder / "alone", **training,
+        out=folder / "runs" if is_torchrun() else folder / "alone", **training,
     )  # fmt: skip
     frame = found.frame()
     return frame[frame["metric"].str.startswith(("loss", "accuracy"))]["value"].to_numpy()
@@ -146,7 +149,7 @@ def losing(folder):
 def test_a_lost_rank_leaves_a_checkpoint_from_which_one_process_goes_on(tmp_path):
     first, second = on_ranks(losing, tmp_path)
     assert second is None
-    assert first[0] == LOST, first
+    assert first[0] == PROCESS_LOST, first
     assert "A process of the job was lost" in first[1]
     assert len(list((tmp_path / "lost" / "checkpoint" / "steps").glob("*.safetensors"))) == 1
     run = CliRunner().invoke(app, ["resume", str(tmp_path / "lost")])

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from engram import keys
-from engram.checks import toys
-from engram.engine.batches.reservoir import Reservoir
-from engram.engine.batches.values import read, write_
+from engram.checks import toy_runs
 from engram.engine.engine import Engine
+from engram.engine.sampler import Reservoir
+from engram.engine.stored_values import read_slots, write_slots_
 from engram.errors import BadArgument
-from engram.learner.learner import Learner
+from engram.learner.learner import RunLearner
 from engram.memory import Memory
 from engram.methods import ER, DERpp
-from engram.methods.base import Method, Phase, ReplaySpec
+from engram.methods.method import Method, Phase, ReplaySpec
 
 ROOM = 5
 
@@ -31,7 +31,7 @@ class Plain:
         if len(self.slots) < ROOM:
             self.slots.append(row)
         else:
-            drawn = int(keys.below(keys.fold(self.key, self.seen), self.seen + 1, 1))
+            drawn = int(keys.randint(keys.fold(self.key, self.seen), self.seen + 1, 1))
             if drawn < ROOM:
                 self.slots[drawn] = row
         self.seen += 1
@@ -41,7 +41,7 @@ class Plain:
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_content_before_every_step(seed, chunks):
     sizes, steps, batch = (23, 14), 6, 4
-    index = torch.stack([keys.order(keys.fold(seed, r), 24, n) for r, n in enumerate(sizes)])
+    index = torch.stack([keys.permutation(keys.fold(seed, r), 24, n) for r, n in enumerate(sizes)])
     index = index.view(2, steps, batch)
     real = torch.stack([torch.arange(24) < n for n in sizes]).view(2, steps, batch)
     reservoir = Reservoir(torch.zeros(2).long(), ROOM, torch.tensor([seed, seed + 1]))
@@ -65,15 +65,17 @@ def test_tables_read_and_write_for_one_run_and_for_many():
     table = torch.zeros(2, 4, 3)
     into = torch.tensor([[2, -1, 0], [-1, -1, 1]])
     values = torch.arange(18.0).view(2, 3, 3)
-    write_(table, into, values)
+    write_slots_(table, into, values)
     single = [torch.zeros(4, 3), torch.zeros(4, 3)]
     for run in range(2):
-        write_(single[run], into[run], values[run])
+        write_slots_(single[run], into[run], values[run])
         assert torch.equal(single[run][:3], table[run, :3])
         slot = torch.tensor([1, -1, 2])
-        assert torch.equal(read(single[run], slot), read(table, slot.expand(2, -1))[run])
+        assert torch.equal(
+            read_slots(single[run], slot), read_slots(table, slot.expand(2, -1))[run]
+        )
     assert table[0, 2].tolist() == [0, 1, 2]
-    assert read(table, torch.full((2, 1), -1)).abs().sum() == 0
+    assert read_slots(table, torch.full((2, 1), -1)).abs().sum() == 0
 
 
 RESERVOIR = Memory(total=7, policy="reservoir")
@@ -130,11 +132,11 @@ class Diary(Method):
 )  # fmt: skip
 class TestValues:
     def test_values_stay_with_their_rows(self, method, together):
-        runs = toys.runs_of(method, toys.streams())
+        runs = toy_runs.make_runs(method, toy_runs.make_streams())
         seen = 0
         for stage in Engine(runs, device="cpu", together=together).stages():
-            assert all(terms.get("wrong", 0) == 0 for _, terms in stage.outcome.losses)
-            learner: Learner = stage.learner
+            assert all(terms.get("wrong", 0) == 0 for _, terms in stage.losses)
+            learner: RunLearner = stage.learner
             kept = learner.exemplars
             x = learner.feed(kept.rows, kept.stages).flatten(1)
             assert torch.equal(learner.values["x"], x)
@@ -147,7 +149,9 @@ class TestValues:
 class TestEngine:
     def test_the_memory_after_a_task_is_a_reservoir_of_it(self):
         method = ER(memory=Memory(total=9, policy="reservoir"), renew="step")
-        for stage in Engine(toys.runs_of(method, toys.streams()), device="cpu").stages():
+        for stage in Engine(
+            toy_runs.make_runs(method, toy_runs.make_streams()), device="cpu"
+        ).stages():
             kept, stream = stage.learner.exemplars, stage.learner.stream
             passed = sum(len(task.train) for task in stream.tasks[: stage.stage + 1])
             assert (len(kept), kept.seen) == (9, passed)
@@ -159,21 +163,21 @@ class TestEngine:
         method = ER(memory=Memory(total=9, policy="reservoir"), renew="step")
         kept = []
         for epochs in (1, 3):
-            training = replace(toys.EXACT, epochs=epochs)
-            runs = toys.runs_of(method, toys.streams()[:1], training=training)
+            training = replace(toy_runs.EXACT, epochs=epochs)
+            runs = toy_runs.make_runs(method, toy_runs.make_streams()[:1], training=training)
             kept.append([s.learner.exemplars for s in Engine(runs, device="cpu").stages()])
-        assert all(toys.same(a[:4], b[:4]) for a, b in zip(*kept))
+        assert all(toy_runs.trees_equal(a[:4], b[:4]) for a, b in zip(*kept))
 
     def test_iterations_let_pass_what_they_show(self):
-        training = replace(toys.EXACT, iterations=2, batch_size=4)
+        training = replace(toy_runs.EXACT, iterations=2, batch_size=4)
         method = ER(memory=Memory(total=50, policy="reservoir"), renew="step")
-        runs = toys.runs_of(method, toys.streams()[:1], training=training)
+        runs = toy_runs.make_runs(method, toy_runs.make_streams()[:1], training=training)
         stages = list(Engine(runs, device="cpu").stages())
         assert stages[-1].learner.exemplars.seen == 3 * 2 * 4
 
     def test_other_policies_are_refused(self):
         with pytest.raises(BadArgument, match="reservoir"):
             ER(renew="step")
-        runs = toys.runs_of(DERpp(memory=Memory(total=9)), toys.streams()[:1])
+        runs = toy_runs.make_runs(DERpp(memory=Memory(total=9)), toy_runs.make_streams()[:1])
         with pytest.raises(BadArgument, match="policy='reservoir'"):
             list(Engine(runs, device="cpu").stages())

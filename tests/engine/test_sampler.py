@@ -5,30 +5,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram import keys
-from engram.engine.batches.padding import pad_items
-from engram.engine.batches.sampler import AS_BATCH, Minibatches, Sampler
-from engram.learner.items import Items
+from engram.engine.sampler import SIZE_OF_BATCH, Sampler, StepRows, pad_runs
+from engram.learner.batch import TrainingRows
 
 CPU = torch.device("cpu")
 
 
-def items(count: int, first: int = 0) -> Items:
+def items(count: int, first: int = 0) -> TrainingRows:
     """Rows first, first + 1, ...; the label of a row is its number."""
     rows = torch.arange(first, first + count)
-    return Items(rows, rows % 2, rows[:, None], torch.full_like(rows, -1))
+    return TrainingRows(rows, rows % 2, rows[:, None], torch.ones(count), torch.full_like(rows, -1))
 
 
 def sampler(sizes: list[int], batch: int, *, last: str = "keep", memory: list[int] | None = None,
            pair: bool = False, memory_size: int = 0, seed: int = 0) -> Sampler:  # fmt: skip
-    tables = [pad_items([items(n, 1000) for n in memory], CPU)] if memory else []
+    tables = [pad_runs([items(n, 1000) for n in memory], CPU)] if memory else []
     return Sampler(
-        pad_items([items(n) for n in sizes], CPU), tables, stage=1, batch_size=batch, last=last,
+        pad_runs([items(n) for n in sizes], CPU), tables, stage=1, batch_size=batch, last=last,
         seeds=[seed + r for r in range(len(sizes))], pair=pair, memory_size=memory_size,
         dtype=torch.float64,
     )  # fmt: skip
 
 
-def real_rows(rows: Minibatches, run: int) -> list[list[int]]:
+def real_rows(rows: StepRows, run: int) -> list[list[int]]:
     """The rows that count, step by step."""
     pairs = zip(rows.main.rows[run], rows.main.w[run], strict=True)
     return [rows[w > 0].tolist() for rows, w in pairs]
@@ -126,7 +125,7 @@ def test_a_fixed_deck_has_new_keys_in_every_epoch():
     one = sampler([9, 4], 0)
     rows = one.epoch(0)
     for epoch in (1, 63, 64, 65, 130, 2):
-        rekeyed = one.rekeyed(rows, epoch)
+        rekeyed = one.reseed_rows(rows, epoch)
         assert torch.equal(rekeyed.key, one.epoch(epoch).key)
         assert torch.equal(rekeyed.main.rows, rows.main.rows)
 
@@ -152,7 +151,7 @@ class TestMemory:
     @given(SIZES, st.integers(0, 17), st.booleans())
     def test_a_group_changes_no_draw(self, sizes, batch, pair):
         kept = [n + 2 for n in sizes]
-        how = {"pair": pair, "memory_size": AS_BATCH}
+        how = {"pair": pair, "memory_size": SIZE_OF_BATCH}
         together = sampler(sizes, batch, memory=kept, **how).epoch(2)
         for run, size in enumerate(sizes):
             alone = sampler([size], batch, memory=[kept[run]], seed=run, **how).epoch(2)

@@ -10,31 +10,30 @@ import numpy as np
 import pytest
 import torch
 
-from engram.checks import toys
-from engram.checks.equality import compare
-from engram.checks.toys import (
+from engram.checks import toy_runs
+from engram.checks.equality_rules import require_lockstep_is_alone
+from engram.checks.toy_runs import (
     EXACT,
     MODELS,
     ORDERS,
     accuracies,
-    clouds,
-    gap,
-    runs_of,
-    same,
-    train,
+    largest_gap,
+    make_clouds,
+    make_runs,
+    train_runs,
+    trees_equal,
 )
-from engram.data.core import Data
-from engram.engine import loop
-from engram.engine.batches import sampler
+from engram.data.dataset import Data
+from engram.engine import loop, sampler
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.trainers import lockstep
 from engram.memory import Memory
 from engram.methods import ER, EWC, GEM, SI, Finetune
-from engram.methods.base import Method
+from engram.methods.method import Method
 from engram.streams import Stream, class_incremental, permuted, rotated, task_incremental
 
-DATA = clouds()  # runs train together only over the same data
+DATA = make_clouds()  # runs train together only over the same data
 VALID = [
     class_incremental(DATA, order=list(order), valid=0.25, seed=seed)
     for seed, order in enumerate(ORDERS)
@@ -44,7 +43,9 @@ ADAM = {"optimizer": "adam", "lr": 0.003}
 
 
 def both(method: Method, streams: Sequence[Stream], model: str = "plain", **training: Any) -> None:
-    compare(runs_of(method, streams, model=model, training=replace(EXACT, **training)))
+    require_lockstep_is_alone(
+        make_runs(method, streams, model=model, training=replace(EXACT, **training))
+    )
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -122,8 +123,8 @@ class TestValidation:
 
     def test_runs_stop_at_different_epochs(self):
         training = replace(EXACT, patience=2, epochs=12, restore_best=True)
-        trained = train(runs_of(Finetune(), VALID, training=training), together=True)
-        steps = {after.stage.outcome.steps for after in trained.values()}
+        trained = train_runs(make_runs(Finetune(), VALID, training=training), together=True)
+        steps = {after.stage.steps for after in trained.values()}
         assert len(steps) > 2
 
     @pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
@@ -134,26 +135,26 @@ class TestValidation:
         def validate(learners: Any, methods: Any) -> dict[str, np.ndarray]:
             return dict.fromkeys(("score", "loss"), np.full(len(learners), next(marks)))
 
-        runs = runs_of(SI(), VALID[:2], model="normed", training=replace(EXACT, epochs=1))
-        once = train(runs, together=together)
+        runs = make_runs(SI(), VALID[:2], model="normed", training=replace(EXACT, epochs=1))
+        once = train_runs(runs, together=together)
         monkeypatch.setattr(loop, "validate", validate)
         longer = replace(EXACT, epochs=4, restore_best=True)
-        runs = runs_of(SI(), VALID[:2], model="normed", training=longer)
-        more = train(runs, together=together)
-        assert more[0, 0].stage.outcome.steps == 4 * once[0, 0].stage.outcome.steps
-        assert all(same(once[key].tensors, more[key].tensors) for key in once)
+        runs = make_runs(SI(), VALID[:2], model="normed", training=longer)
+        more = train_runs(runs, together=together)
+        assert more[0, 0].stage.steps == 4 * once[0, 0].stage.steps
+        assert all(trees_equal(once[key].tensors, more[key].tensors) for key in once)
 
 
 class TestHeads:
     def test_columns_open_at_different_times(self):
         """Runs of one group may open other numbers of classes per task."""
-        data = clouds()
+        data = make_clouds()
         streams = [class_incremental(data, classes_per_task=sizes)
                    for sizes in ([2, 2, 2], [1, 3, 2], [3, 1, 2])]  # fmt: skip
         both(ER(memory=Memory(total=12)), streams, weight_decay=0.1, optim_reset=False)
 
     def test_task_incremental(self):
-        data = clouds()
+        data = make_clouds()
         both(EWC(strength=1.0), [task_incremental(data, order=list(o)) for o in ORDERS])
 
 
@@ -171,7 +172,7 @@ class TestImages:
         data = pictures()
         streams = [class_incremental(data, order=order) for order in ([0, 1, 2, 3], [3, 1, 0, 2])]
         training = replace(EXACT, augment=augment, **{"batch_size": 8, **setting})
-        compare(runs_of(ER(memory=Memory(total=8)), streams, training=training))
+        require_lockstep_is_alone(make_runs(ER(memory=Memory(total=8)), streams, training=training))
 
     def test_augmentation_changes_from_epoch_to_epoch(self):
         """One epoch twice is not two epochs: the second one sees other flips."""
@@ -181,12 +182,12 @@ class TestImages:
         for epochs in (1, 2):
             training = replace(EXACT, batch_size=0, augment=("flip",), epochs=epochs, lr=1e-12,
                                momentum=0.0)  # fmt: skip
-            after = train(runs_of(Finetune(), [stream], training=training))[0, 0]
-            fresh = Engine(runs_of(Finetune(), [stream], training=training), device="cpu")
+            after = train_runs(make_runs(Finetune(), [stream], training=training))[0, 0]
+            fresh = Engine(make_runs(Finetune(), [stream], training=training), device="cpu")
             start = fresh.learner(fresh.runs[0]).vector
             found.append((after.vector - start) * 1e12)
         # at a rate of almost nothing every epoch has the same gradient, but for its flips
-        assert gap(found[1], 2 * found[0]) > 1e-2
+        assert largest_gap(found[1], 2 * found[0]) > 1e-2
 
     def test_views(self):
         for stream in (
@@ -198,11 +199,11 @@ class TestImages:
                     training=replace(EXACT, batch_size=8))
                 for seed in range(2) for method in [ER(memory=Memory(total=12))]
             ]  # fmt: skip
-            compare(runs)
+            require_lockstep_is_alone(runs)
 
     def test_a_view_belongs_to_the_stage_of_an_exemplar(self):
         stream = permuted(pictures(), tasks=2, seed=1)
-        trained = train(runs_of(ER(memory=Memory(total=12)), [stream]))
+        trained = train_runs(make_runs(ER(memory=Memory(total=12)), [stream]))
         learner = trained[0, 1].stage.learner
         kept = learner.exemplars
         old = kept.stages == 0
@@ -213,20 +214,20 @@ class TestImages:
 
 class TestMemoryMap:
     def test_equal_to_data_in_memory(self, tmp_path):
-        data = clouds()
+        data = make_clouds()
         np.save(tmp_path / "x.npy", data.x.numpy())
         mapped = replace(data, x=np.load(tmp_path / "x.npy", mmap_mode="r"))
         streams = [[class_incremental(d, order=list(o)) for o in ORDERS] for d in (data, mapped)]
-        runs = [runs_of(ER(memory=Memory(total=12)), some) for some in streams]
-        compare(runs[1])
-        inside, outside = train(runs[0]), train(runs[1])
-        assert all(same(inside[key].tensors, outside[key].tensors) for key in inside)
+        runs = [make_runs(ER(memory=Memory(total=12)), some) for some in streams]
+        require_lockstep_is_alone(runs[1])
+        inside, outside = train_runs(runs[0]), train_runs(runs[1])
+        assert all(trees_equal(inside[key].tensors, outside[key].tensors) for key in inside)
 
 
 def test_half_precision_learns():
     """Alone only: batched products of bf16 are an illegal instruction on some processors."""
     training = replace(EXACT, precision="bf16", epochs=6, lr=0.1)
-    trained = train(runs_of(Finetune(), STREAMS, training=training))
+    trained = train_runs(make_runs(Finetune(), STREAMS, training=training))
     assert all(torch.isfinite(after.vector).all() for after in trained.values())
     assert all(after.vector.dtype == torch.float32 for after in trained.values())
     assert min(accuracies(trained[run, 0])[0] for run in range(3)) > 0.8
@@ -234,11 +235,11 @@ def test_half_precision_learns():
 
 def test_curve_of_evaluations():
     training = replace(EXACT, evaluate_every=2)
-    after = train(runs_of(Finetune(), STREAMS[:1], training=training))[0, 0]
-    steps = [step for step, _ in after.stage.outcome.curve]
+    after = train_runs(make_runs(Finetune(), STREAMS[:1], training=training))[0, 0]
+    steps = [step for step, _ in after.stage.curve]
     assert steps == [2, 4, 6]  # two epochs of three steps
-    assert np.array_equal(after.stage.outcome.curve[-1][1], after.scores)
-    plain = train(runs_of(Finetune(), STREAMS[:1]))[0, 0]
+    assert np.array_equal(after.stage.curve[-1][1], after.scores)
+    plain = train_runs(make_runs(Finetune(), STREAMS[:1]))[0, 0]
     assert torch.equal(plain.vector, after.vector)  # looking changes nothing
 
 
@@ -246,13 +247,13 @@ def test_a_last_stretch_of_fewer_iterations_is_recorded_no_second_time(monkeypat
     runs = [
         Run(stream=stream, method=Finetune(), model=MODELS["plain"],
             training=replace(EXACT, iterations=7))
-        for stream in toys.streams()[:2]
+        for stream in toy_runs.make_streams()[:2]
     ]  # fmt: skip
-    whole = toys.train(runs, together=True)
-    monkeypatch.setattr(sampler, "STRETCH", 3)  # 3, 3 and 1
+    whole = toy_runs.train_runs(runs, together=True)
+    monkeypatch.setattr(sampler, "STEPS_PER_STRETCH", 3)  # 3, 3 and 1
     copied: list[int] = []
-    copy = lockstep.copied
-    monkeypatch.setattr(lockstep, "copied", lambda rows: copied.append(1) or copy(rows))
-    cut = toys.train(runs, together=True)
+    copy = lockstep.clone_rows
+    monkeypatch.setattr(lockstep, "clone_rows", lambda rows: copied.append(1) or copy(rows))
+    cut = toy_runs.train_runs(runs, together=True)
     assert len(copied) == len(runs[0].stream)  # once in every task
-    assert all(toys.same(cut[k].tensors, whole[k].tensors) for k in whole)
+    assert all(toy_runs.trees_equal(cut[k].tensors, whole[k].tensors) for k in whole)

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import engram
-from engram.engine import threads
+from engram.engine import backend
 
 
 @pytest.fixture
 def two(monkeypatch):
     """A process whose user has said nothing about threads, on two cores."""
-    for name in threads.TOLD:
+    for name in backend.THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     torch.set_num_threads(2)
     yield
@@ -50,10 +50,10 @@ def test_small_runs_take_one_thread_and_leave_the_rest_as_it_was(two):
 
 def test_large_runs_and_groups_take_all(two, monkeypatch):
     # a run has fewer than a hundred weights, three have more
-    monkeypatch.setattr(threads, "SMALL", 64 * 100)
+    monkeypatch.setattr(backend, "SMALL_STEP", 64 * 100)
     assert used()[0] == {1}
     assert used(seeds=3, together=True)[0] == {2}
-    monkeypatch.setattr(threads, "SMALL", 64)
+    monkeypatch.setattr(backend, "SMALL_STEP", 64)
     assert used()[0] == {2}
 
 
@@ -64,7 +64,7 @@ def test_who_has_chosen_is_left_alone(two, monkeypatch):
 
 def test_work_counts_places_where_weights_are_used():
     from engram.engine.engine import Engine
-    from engram.engine.run import Run
+    from engram.engine.run_definition import Run
 
     def places(model, shape):
         x = torch.zeros(16, *shape)
@@ -73,7 +73,7 @@ def test_work_counts_places_where_weights_are_used():
             stream=engram.class_incremental(data), method=engram.methods.Finetune(), model=model
         )
         learner = Engine([run], device="cpu").learner(run)
-        return threads.work(learner, 1) / learner.vector.numel()
+        return backend.estimate_work(learner, 1) / learner.vector.numel()
 
     assert places("mlp", (7,)) == 1
     assert places("mlp", (1, 8, 8)) == 1  # the first layer takes the whole image

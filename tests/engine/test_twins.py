@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import engram
-from engram.checks.toys import EXACT, ORDERS, streams
+from engram.checks.toy_runs import EXACT, ORDERS, make_streams
 from engram.data import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune
-from engram.methods.base import Method
+from engram.methods.method import Method
 from tests.engine.twin import EWCTwin, ReplayTwin, SITwin, Twin, away, beside
 
 DECAYED = replace(EXACT, weight_decay=0.01, momentum=0.9)
@@ -41,7 +41,7 @@ class TestFinetune:
 
 
 def test_the_last_batches_are_unequal():
-    sizes = {len(t.train) % EXACT.batch_size for s in streams() for t in s.tasks}
+    sizes = {len(t.train) % EXACT.batch_size for s in make_streams() for t in s.tasks}
     assert len(sizes) > 3
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import engram
-from engram.learner import warm
+from engram.learner import torch_startup
 
 SECONDS = 1000.0  # far more than a stage of the stream below takes
 
@@ -19,10 +19,10 @@ SECONDS = 1000.0  # far more than a stage of the stream below takes
 @pytest.fixture
 def slow(monkeypatch):
     """A process that has not trained yet, and whose clock says that warming up takes long."""
-    warm.mapped(torch.device("cpu"))  # really, so that nothing else is slow
+    torch_startup.warm_up_mapped(torch.device("cpu"))  # really, so that nothing else is slow
     calls = []
     clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + SECONDS * len(calls))
-    monkeypatch.setattr(warm, "time", clock)
+    monkeypatch.setattr(torch_startup, "time", clock)
 
     def run(kind):
         def slowly(device):
@@ -30,8 +30,10 @@ def slow(monkeypatch):
 
         return slowly
 
-    monkeypatch.setattr(warm, "_done", set())
-    monkeypatch.setattr(warm, "_RUN", {kind: run(kind) for kind in ("plain", "mapped")})
+    monkeypatch.setattr(torch_startup, "_done", set())
+    monkeypatch.setattr(
+        torch_startup, "_WARM_UPS", {kind: run(kind) for kind in ("plain", "mapped")}
+    )
     return calls
 
 
@@ -41,10 +43,10 @@ def slow(monkeypatch):
 def test_the_first_runs_warm_up_is_not_in_its_seconds(slow, method, together):
     data = engram.load("blobs", classes=4, per_class=20, features=4)
     stream = engram.class_incremental(data, classes_per_task=2)
-    spent = warm.spent()
+    spent = torch_startup.warm_up_seconds()
     result = engram.run(stream, method=method, seeds=2, device="cpu", together=together)
     assert slow == {"Finetune": ["plain"], "EWC": ["plain", "mapped"], "ER": ["mapped"]}[method]
-    assert warm.spent() - spent >= SECONDS * len(slow)
+    assert torch_startup.warm_up_seconds() - spent >= SECONDS * len(slow)
     frame = result.frame()
     taken = frame[frame["metric"] == "seconds"]["value"]
     assert len(taken) == 4
@@ -55,11 +57,11 @@ def test_the_first_runs_warm_up_is_not_in_its_seconds(slow, method, together):
 def test_warming_up_leaves_nothing_to_import():
     code = """
 import sys, torch, engram
-from engram.learner import warm
+from engram.learner import torch_startup
 stream = engram.class_incremental(engram.load("blobs", classes=4, per_class=20, features=4))
 kinds = dict(model={"name": "mlp", "hidden": [4]}, device="cpu")
 engram.run(stream, **kinds)  # the package's own imports
-warm.mapped(torch.device("cpu"))
+torch_startup.warm_up_mapped(torch.device("cpu"))
 before = set(sys.modules)
 engram.run(stream, method=["EWC", "MAS"], seeds=2, together=False, **kinds)
 engram.run(stream, method=["EWC", "ER"], seeds=2, together=True, **kinds)
@@ -72,13 +74,13 @@ print("IMPORTED", len([name for name in set(sys.modules) - before if name.starts
 
 def test_inside_a_transform_it_is_too_late(monkeypatch):
     """A mapped pass on a device that is not warm goes on; the next plain one warms it."""
-    monkeypatch.setattr(warm, "_done", set())
+    monkeypatch.setattr(torch_startup, "_done", set())
 
     def one(x):
-        warm.mapped(torch.device("cpu"))
+        torch_startup.warm_up_mapped(torch.device("cpu"))
         return x * 2
 
     assert torch.func.vmap(one)(torch.ones(2)).tolist() == [2, 2]
-    assert warm._done == set()
-    warm.mapped(torch.device("cpu"))
-    assert warm._done == {("mapped", "cpu")}
+    assert torch_startup._done == set()
+    torch_startup.warm_up_mapped(torch.device("cpu"))
+    assert torch_startup._done == {("mapped", "cpu")}

@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks.toys import MODELS, streams
-from engram.engine.engine import Engine, FinishedStage
-from engram.engine.run import Run
+from engram.checks.toy_runs import MODELS, make_streams
+from engram.engine.engine import Engine
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
-from engram.learner.learner import Learner
-from engram.methods.base import Method
+from engram.learner.learner import RunLearner
+from engram.methods.method import Method
+from engram.records.stage_result import StageResult
 from engram.streams import Stream
 
 Used = list[nn.Parameter]
@@ -36,7 +37,7 @@ OPTIMIZERS = {
 class Plain(nn.Module):
     """Linear, batch normalisation where wanted, ReLU, and one head block per task."""
 
-    def __init__(self, first: Learner, normed: bool) -> None:
+    def __init__(self, first: RunLearner, normed: bool) -> None:
         super().__init__()
         params = first.params
         weight = params["net.backbone.first.weight" if normed else "net.backbone.lower.0.weight"]
@@ -98,7 +99,7 @@ class Twin:
         train, size = self.stream.tasks[stage].train, self.training.batch_size
         for epoch in range(self.training.epochs):
             key = keys.fold(self.seed, "order", stage, epoch)
-            order = train[keys.order(key, len(train), len(train))]
+            order = train[keys.permutation(key, len(train), len(train))]
             for number, rows in enumerate(order.split(size)):
                 yield self.joined(rows, stage, epoch, number)
 
@@ -144,7 +145,7 @@ class ReplayTwin(Twin):
         kept = self.past[-1]  # rows in the memory, put there by the test
         key = keys.fold(keys.fold(self.seed, "step", stage, epoch, number), "memory", 0)
         size = min(self.training.batch_size, len(self.stream.tasks[stage].train))
-        return torch.cat([kept[keys.below(key, len(kept), size)], rows])
+        return torch.cat([kept[keys.randint(key, len(kept), size)], rows])
 
 
 class EWCTwin(Twin):
@@ -202,7 +203,7 @@ class SITwin(Twin):
         self.past.append(omega)
 
 
-def away(twin: Twin, learner: Learner) -> float:
+def away(twin: Twin, learner: RunLearner) -> float:
     """Largest difference between a twin and a learner, statistics included."""
     gaps = [float((a.detach() - b).abs().max()) for a, b in twin.net.pairs(learner.params)]
     if twin.net.norm is not None:
@@ -214,11 +215,11 @@ def away(twin: Twin, learner: Learner) -> float:
 
 def beside(
     method: Method, kind: type[Twin], training: Training, *, model: str, together: bool
-) -> Iterator[tuple[Twin, FinishedStage]]:
+) -> Iterator[tuple[Twin, StageResult]]:
     """Each stage of three runs, with the twin that has been trained as far."""
     runs = [
         Run(stream=stream, method=method, model=MODELS[model], training=training, seed=seed)
-        for seed, stream in enumerate(streams())
+        for seed, stream in enumerate(make_streams())
     ]
     engine = Engine(runs, device="cpu", together=together)
     twins = [

@@ -21,8 +21,8 @@ from typing import Any
 
 import engram
 from benchmarks.kills.compare import differences
-from engram.disk import DiskError
-from engram.recipes import Callback
+from engram.experiments import Callback
+from engram.io import DiskError
 from engram.records import RunDirectory
 
 LIMIT = 300.0  # seconds for anything a child does; only a fault of ours takes as long

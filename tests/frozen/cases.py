@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import engram
 from engram import methods
-from engram.recipes import Callback
+from engram.experiments import Callback
 from tests.frozen.digests import (
     Tensors,
     checkpoints_in,

@@ -12,8 +12,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from engram.records.parts import _place_of_sum, _sum_around
-from engram.tensor_file import SUMS, TensorFile, save_tensors
+from engram.io import CHECKSUMS_KEY, TensorFile, save_tensors
+from engram.records.table_parts import _compute_checksum, _find_checksum
 
 EVIL = [b"\x00", b"\xff" * 4, b"\x80", b"\xff" * 8, b"\x7f\xff\xff\xff", b"\x00" * 16, b"-1",
         b"1e999", b"NaN", b"9" * 25, b"\n", b",", b'"', b"'", b"{", b"[", b"]}", b"../../x",
@@ -136,7 +136,7 @@ def resealed(draw: Any, seed: bytes) -> bytes:
         path.write_bytes(seed)
         file = TensorFile(path, framework="pt")
         tensors = {name: file.get(name) for name in file.keys()}  # noqa: SIM118
-        facts = {k: v for k, v in file.facts.items() if k not in (SUMS, "checksum")}
+        facts = {k: v for k, v in file.facts.items() if k not in (CHECKSUMS_KEY, "checksum")}
         if draw(st.integers(0, 3)):
             fact = draw(st.sampled_from(sorted(facts)))
             try:
@@ -164,8 +164,8 @@ def resealed(draw: Any, seed: bytes) -> bytes:
 def with_sum(content: bytes) -> bytes:
     """The checksum of a results file set right, where there is still a place for it."""
     found = memoryview(bytearray(content))
-    place = _place_of_sum(found) if len(found) > 8 else None
+    place = _find_checksum(found) if len(found) > 8 else None
     if place is None or place + 8 > len(found):
         return content
-    found[place : place + 8] = _sum_around(found, place)
+    found[place : place + 8] = _compute_checksum(found, place)
     return bytes(found)

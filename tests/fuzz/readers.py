@@ -19,19 +19,19 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import engram
-from engram.data.mapped import MappedWriter
+from engram.data.memory_maps import MappedWriter
 from engram.data.pickles import read_pickle
-from engram.engine.checkpoints import single as checkpoint
+from engram.engine import checkpoints as checkpoint
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
-from engram.recipes.assign import set_value
-from engram.recipes.names import build_method
-from engram.recipes.recipe import Recipe
-from engram.recipes.sections import model_section
-from engram.records.parts import read_part, write_part
+from engram.experiments.build_methods import build_method
+from engram.experiments.overrides import set_value
+from engram.experiments.recipe import Recipe
+from engram.experiments.recipe_sections import check_model_section
 from engram.records.reading import from_csv
-from engram.records.superseded import write_mark
+from engram.records.table_parts import read_part, write_part
+from engram.records.tombstones import write_mark
 from tests.fuzz.edits import edited, misplaced, npy_headers, resealed, with_sum, zipped
 
 Near = Callable[[bytes], st.SearchStrategy[bytes]]
@@ -144,7 +144,7 @@ def make_scenes(root: Path) -> None:
     (root / "texts/acc.csv").write_text("stage,task 1,task 2\n1,0.9,\n2,0.3,0.8\n")
     _make_run(root / "run")
     first = next(_engine().stages()).learner
-    checkpoint.save(first, root / "killed/checkpoint/one")
+    checkpoint.save_checkpoint(first, root / "killed/checkpoint/one")
 
 
 def _stream() -> Any:
@@ -157,7 +157,7 @@ def _stream() -> Any:
 @cache
 def _engine() -> Engine:
     method, training = build_method("ER"), Training(epochs=1, batch_size=8)
-    model = model_section({"name": "mlp", "hidden": [4]})
+    model = check_model_section({"name": "mlp", "hidden": [4]})
     run = Run(stream=_stream(), method=method, model=model, training=training)
     return Engine([run], device="cpu")
 
@@ -167,7 +167,7 @@ def _resumed(folder: Path) -> None:
     engine, notes = _engine(), list[str]()
     fresh = engine.learner(engine.runs[0])
     before = fresh.vector.clone()
-    stage = checkpoint.load(fresh, folder / "checkpoint/one", {0}, notes.append)
+    stage = checkpoint.load_checkpoint(fresh, folder / "checkpoint/one", {0}, notes.append)
     assert stage == 1 or (notes and bool((fresh.vector == before).all())), (stage, notes)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engram import keys
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.errors import BadArgument
 from engram.learner.feed import CROP_PADDING, Feed, resized_crop
 
@@ -69,7 +69,7 @@ class TestAugmentation:
 
     def test_flips_mirror_about_half(self):
         one = feed(images(), "flip")
-        plain, found = one(self.rows), one.augmented(self.rows, None, torch.tensor(3))
+        plain, found = one(self.rows), one.fetch_augmented(self.rows, None, torch.tensor(3))
         same = (found == plain).flatten(1).all(1)
         turned = (found == plain.flip(-1)).flatten(1).all(1)
         assert bool((same ^ turned).all())
@@ -77,7 +77,7 @@ class TestAugmentation:
 
     def test_crops_shift_and_fill_with_zeros(self):
         one = feed(images(), "crop")
-        plain, found = one(self.rows), one.augmented(self.rows, None, torch.tensor(3))
+        plain, found = one(self.rows), one.fetch_augmented(self.rows, None, torch.tensor(3))
         wide = torch.nn.functional.pad(plain, [CROP_PADDING] * 4)
         height, width = plain.shape[-2:]
         shifts = set()
@@ -93,11 +93,11 @@ class TestAugmentation:
         assert len(shifts) > 10
 
     def test_crops_fill_with_black_before_normalising(self):
-        plain = feed(images(), "crop").augmented(self.rows, None, torch.tensor(3))
+        plain = feed(images(), "crop").fetch_augmented(self.rows, None, torch.tensor(3))
         channels = plain.shape[1]
         mean, std = (tuple(c + base for c in range(channels)) for base in (0.2, 0.5))
         own = feed(replace(images(), mean=mean, std=std), "crop")
-        found = own.augmented(self.rows, None, torch.tensor(3))
+        found = own.fetch_augmented(self.rows, None, torch.tensor(3))
         m, d = (torch.tensor(v, dtype=torch.float64)[:, None, None] for v in (mean, std))
         torch.testing.assert_close(found, (plain - m) / d)
 
@@ -124,11 +124,11 @@ class TestAugmentation:
         """Alone, in company and in a longer batch a row is changed in the same way."""
         one = feed(images(), "crop", "flip", "resized_crop")
         key = torch.tensor([3, 8])
-        both = one.augmented(self.rows.expand(2, -1), None, key)
+        both = one.fetch_augmented(self.rows.expand(2, -1), None, key)
         for run in range(2):
-            alone = one.augmented(self.rows, None, key[run])
+            alone = one.fetch_augmented(self.rows, None, key[run])
             assert torch.equal(both[run], alone)
-            assert torch.equal(one.augmented(self.rows[:7], None, key[run]), alone[:7])
+            assert torch.equal(one.fetch_augmented(self.rows[:7], None, key[run]), alone[:7])
 
     def test_only_images(self):
         flat = Data.from_arrays(torch.zeros(10, 3), [0, 1] * 5)

@@ -14,20 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks.toys import EXACT, clouds, gap
+from engram.checks.toy_runs import EXACT, largest_gap, make_clouds
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.learner import gradients
-from engram.learner import outer as outer_module
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet
+from engram.learner import gradients as outer_module
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
 from engram.losses import mean
 from engram.methods import EWC, MAS, Finetune, Join
-from engram.methods.base import Method
-from engram.methods.fisher import bernoulli, likelihood
+from engram.methods.fisher import bernoulli_nll, visible_label_nll
+from engram.methods.method import Method
 from engram.streams import class_incremental
 
-STREAM = class_incremental(clouds((9, 7, 8, 5)))
+STREAM = class_incremental(make_clouds((9, 7, 8, 5)))
 ORDERS = ([0, 1, 2, 3], [3, 1, 2, 0], [2, 0, 1, 3])
 WIDTH = 6
 
@@ -253,7 +253,7 @@ class Generates(Method):
         return {"generator": nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, WIDTH))}
 
 
-def learner(model: Any, method: Method | None = None) -> Learner:
+def learner(model: Any, method: Method | None = None) -> RunLearner:
     model = {"name": model, "ends": "features"}  # whatever its last layer is
     run = Run(stream=STREAM, method=method or Finetune(), model=model, training=EXACT, seed=3)
     one = Engine([run], device="cpu").learner(run)
@@ -261,7 +261,7 @@ def learner(model: Any, method: Method | None = None) -> Learner:
     return one
 
 
-def by_loop(one: Learner, term: Any, transform: Any) -> Tensor:
+def by_loop(one: RunLearner, term: Any, transform: Any) -> Tensor:
     """Plain autograd in eval mode, one sample at a time."""
     total = torch.zeros_like(one.vector)
     for row in one.task.train.split(1):
@@ -290,7 +290,7 @@ LINEAR = [Unused, Residual, scaled]
 
 
 @pytest.mark.parametrize("transform", [torch.square, torch.abs], ids=["square", "abs"])
-@pytest.mark.parametrize("term", [likelihood, bernoulli])
+@pytest.mark.parametrize("term", [visible_label_nll, bernoulli_nll])
 class TestImportanceIsThatOfSingleSamples:
     @pytest.mark.parametrize("model", [*IRREGULAR, convolution, attention])
     @pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention maps slowly
@@ -298,7 +298,7 @@ class TestImportanceIsThatOfSingleSamples:
         passes = tries(monkeypatch)
         one = learner(model)
         found = one.average_gradient(term, transform=transform)
-        assert gap(found, by_loop(one, term, transform)) < 1e-12
+        assert largest_gap(found, by_loop(one, term, transform)) < 1e-12
         assert not any(passes)
 
     @pytest.mark.parametrize("model", LINEAR)
@@ -306,7 +306,7 @@ class TestImportanceIsThatOfSingleSamples:
         passes = tries(monkeypatch)
         one = learner(model)
         found = one.average_gradient(term, transform=transform)
-        assert gap(found, by_loop(one, term, transform)) < 1e-12
+        assert largest_gap(found, by_loop(one, term, transform)) < 1e-12
         assert passes
         assert all(passes)
 
@@ -314,14 +314,14 @@ class TestImportanceIsThatOfSingleSamples:
         passes = tries(monkeypatch)
         one = learner(Residual, Join(Finetune(), Generates()))
         found = one.average_gradient(term, transform=transform)
-        assert gap(found, by_loop(one, term, transform)) < 1e-12
+        assert largest_gap(found, by_loop(one, term, transform)) < 1e-12
         assert not any(v.any() for k, v in one.layout(found).items() if k.startswith("generator"))
         assert all(passes)
 
 
 def outer(monkeypatch: pytest.MonkeyPatch, large: int = 1) -> list[tuple[str, ...]]:
     """The matrices whose gradients were outer products, call by call; all of them are large."""
-    monkeypatch.setattr(outer_module, "LARGE", large)
+    monkeypatch.setattr(outer_module, "LARGE_MATRIX", large)
     seen: list[tuple[str, ...]] = []
     original = gradients.outer_sums
 
@@ -347,11 +347,11 @@ class TestLargeMatricesBesideOtherLayers:
     @pytest.mark.parametrize("chunk", [1, 1 << 26])
     def test_against_autograd(self, model, names, chunk, transform, monkeypatch):
         taken = outer(monkeypatch)
-        monkeypatch.setattr(outer_module, "ENTRIES", chunk)
+        monkeypatch.setattr(outer_module, "MAX_ENTRIES", chunk)
         one = learner(model)
-        for term in (likelihood, bernoulli):
+        for term in (visible_label_nll, bernoulli_nll):
             found = one.average_gradient(term, transform=transform)
-            assert gap(found, by_loop(one, term, transform)) < 1e-12
+            assert largest_gap(found, by_loop(one, term, transform)) < 1e-12
         if names is not None:
             assert {frozenset(each) for each in taken} == {frozenset(names)}
         if model in (Hidden, Swallowing):
@@ -361,10 +361,10 @@ class TestLargeMatricesBesideOtherLayers:
     @pytest.mark.filterwarnings("ignore:There is a performance drop")
     def test_whatever_else_a_network_does(self, model, transform, monkeypatch):
         taken = outer(monkeypatch)
-        monkeypatch.setattr(gradients, "only_linear", lambda networks: False)
+        monkeypatch.setattr(gradients, "is_only_linear", lambda networks: False)
         one = learner(model)
-        found = one.average_gradient(likelihood, transform=transform)
-        assert gap(found, by_loop(one, likelihood, transform)) < 1e-12
+        found = one.average_gradient(visible_label_nll, transform=transform)
+        assert largest_gap(found, by_loop(one, visible_label_nll, transform)) < 1e-12
         assert taken  # the head is always used once
 
     @pytest.mark.parametrize("term", ["decayed", "sharp", "turned", "latent"])
@@ -373,12 +373,12 @@ class TestLargeMatricesBesideOtherLayers:
         one = learner(Images)
         used = globals()[term]
         found = one.average_gradient(used, transform=transform)
-        assert gap(found, by_loop(one, used, transform)) < 1e-12
+        assert largest_gap(found, by_loop(one, used, transform)) < 1e-12
 
     def test_in_lockstep(self, transform, monkeypatch):
         """The passes of several runs are one mapped pass."""
         method = EWC(strength=0.1) if transform is torch.square else MAS(strength=0.1)
-        streams = [class_incremental(clouds((9, 7, 8, 5)), order=o) for o in ORDERS]
+        streams = [class_incremental(make_clouds((9, 7, 8, 5)), order=o) for o in ORDERS]
         runs = [
             Run(stream=stream, method=method, model=Images, training=EXACT, seed=seed)
             for seed, stream in enumerate(streams)
@@ -390,15 +390,15 @@ class TestLargeMatricesBesideOtherLayers:
             ends.append([one.learner.state for one in engine.stages() if one.stage == 1])
             assert bool(taken) == (large == 1)
         for other in ends[1:]:
-            assert all(gap(a, b) < 1e-10 for a, b in zip(ends[0], other, strict=True))
+            assert all(largest_gap(a, b) < 1e-10 for a, b in zip(ends[0], other, strict=True))
 
 
 def decayed(net: Any, batch: Any) -> Tensor:
-    return likelihood(net, batch) + net.vector.square().sum()
+    return visible_label_nll(net, batch) + net.vector.square().sum()
 
 
 def sharp(net: Any, batch: Any) -> Tensor:
-    return likelihood(net, batch) + net.params["net.head.weight"].square().sum()
+    return visible_label_nll(net, batch) + net.params["net.head.weight"].square().sum()
 
 
 def turned(net: Any, batch: Any) -> Tensor:
@@ -417,7 +417,7 @@ def test_terms_that_do_more_than_call_the_network(term):
     one = learner(Residual)
     for transform in (torch.square, torch.abs):
         found = one.average_gradient(term, transform=transform)
-        assert gap(found, by_loop(one, term, transform)) < 1e-12
+        assert largest_gap(found, by_loop(one, term, transform)) < 1e-12
 
 
 def test_a_teacher_beside_the_network(monkeypatch):
@@ -431,7 +431,7 @@ def test_a_teacher_beside_the_network(monkeypatch):
         return mean(away.square().sum(-1), batch.w)
 
     found = one.average_gradient(term)
-    assert gap(found, by_loop(one, term, torch.square)) < 1e-12
+    assert largest_gap(found, by_loop(one, term, torch.square)) < 1e-12
     assert all(passes)
 
 
@@ -475,15 +475,17 @@ class Random:
 @pytest.mark.parametrize("seed", range(24))
 def test_networks_at_random(seed):
     one = learner(Random(seed))
-    for term, transform in itertools.product((likelihood, bernoulli), (torch.square, torch.abs)):
+    for term, transform in itertools.product(
+        (visible_label_nll, bernoulli_nll), (torch.square, torch.abs)
+    ):
         found = one.average_gradient(term, transform=transform)
-        assert gap(found, by_loop(one, term, transform)) < 1e-12
+        assert largest_gap(found, by_loop(one, term, transform)) < 1e-12
 
 
 def test_random_networks_take_both_ways(monkeypatch):
     passes = tries(monkeypatch)
     for seed in range(24):
-        learner(Random(seed)).average_gradient(likelihood)
+        learner(Random(seed)).average_gradient(visible_label_nll)
     assert 4 < sum(passes) < 20
 
 
@@ -497,4 +499,4 @@ def test_noise_of_a_term_is_that_of_its_group():
     whole = one.average_gradient(noisy)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engram.learner.learner.EVAL_ROWS", 3)
-        assert gap(other.average_gradient(noisy), whole) < 1e-12
+        assert largest_gap(other.average_gradient(noisy), whole) < 1e-12

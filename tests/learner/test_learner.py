@@ -5,24 +5,24 @@ import pytest
 import torch
 from torch import nn
 
-from engram.checks.toys import clouds, gap, runs_of, same
-from engram.data.core import Data
+from engram.checks.toy_runs import largest_gap, make_clouds, make_runs, trees_equal
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
 from engram.errors import AccessError, BadArgument
-from engram.learner.items import visible_labels
-from engram.learner.learner import Learner
-from engram.learner.scopes import competing
+from engram.learner.batch import visible_labels
+from engram.learner.learner import RunLearner
+from engram.learner.objectives import competing_classes
 from engram.memory import Exemplars, Memory
 from engram.methods import ER, Finetune
-from engram.methods.base import Method
+from engram.methods.method import Method
 from engram.streams import Stream, Task, class_incremental, task_incremental
 
-DATA = clouds()
+DATA = make_clouds()
 STREAM = class_incremental(DATA, classes_per_task=[2, 3, 1])
 
 
-def made(stream: Stream = STREAM, method: Method | None = None, model: str = "plain") -> Learner:
-    engine = Engine(runs_of(method or Finetune(), [stream], model=model), device="cpu")
+def made(stream: Stream = STREAM, method: Method | None = None, model: str = "plain") -> RunLearner:
+    engine = Engine(make_runs(method or Finetune(), [stream], model=model), device="cpu")
     return engine.learner(engine.runs[0])
 
 
@@ -128,7 +128,7 @@ class TestScopes:
         ("all", [1] * 5, [1] * 5),
     ])  # fmt: skip
     def test_who_competes(self, scope, first, second):
-        table = competing(scope, self.opened, self.visible, 1)
+        table = competing_classes(scope, self.opened, self.visible, 1)
         assert table[:2].int().tolist() == [first, second]
 
     def test_of_a_multi_head_stream(self):
@@ -160,7 +160,7 @@ class TestParts:
         for value in one.buffers.values():
             value += 1
         fresh = made(model="normed")
-        assert same(kept, {"vector": fresh.vector, "buffers": fresh.buffers})
+        assert trees_equal(kept, {"vector": fresh.vector, "buffers": fresh.buffers})
 
     def test_outputs_in_parts_and_whole(self, monkeypatch):
         one = made(model="normed")
@@ -168,7 +168,7 @@ class TestParts:
         whole = one.outputs(STREAM[0].train)
         monkeypatch.setattr("engram.learner.learner.EVAL_ROWS", 5)
         parts = one.outputs(STREAM[0].train)
-        assert gap(tuple(parts[:2]), tuple(whole[:2])) < 1e-12
+        assert largest_gap(tuple(parts[:2]), tuple(whole[:2])) < 1e-12
         assert whole.logits.shape == (len(STREAM[0].train), 6)
 
     def test_bytes_by_kind(self):

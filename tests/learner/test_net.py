@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from engram.checks.toys import MODELS, SAMPLE, gap, same
+from engram.checks.toy_runs import MODELS, SAMPLE, largest_gap, trees_equal
 from engram.errors import BadArgument
-from engram.learner.bound import BoundNet
-from engram.learner.layout import Layout, Networks
-from engram.learner.net import FunctionalNet
+from engram.learner.bound_module import BoundNet
+from engram.learner.networks import FunctionalNet
+from engram.learner.parameter_layout import Layout, Networks
 from engram.models import build
 
 
@@ -30,7 +30,7 @@ class TestFunctionalNet:
         assert not torch.equal(
             net.buffers["net.backbone.norm.mean"], buffers["net.backbone.norm.mean"]
         )
-        assert same(buffers, shared.initial()[1])
+        assert trees_equal(buffers, shared.initial()[1])
 
     def test_the_same_tensor_is_passed_once(self):
         shared = networks()
@@ -82,7 +82,7 @@ class TestFunctionalNet:
         answer = net.frozen(snapshot)(X)
         assert not answer.logits.requires_grad
         assert torch.allclose(net.frozen(snapshot)(X[:1]).logits, answer.logits[:1])
-        assert same(net.buffers, buffers)
+        assert trees_equal(net.buffers, buffers)
 
     def test_penalties_are_told_apart(self):
         shared = networks("plain")
@@ -129,7 +129,7 @@ class TestBoundNet:
         bound(X, ONES)
         vector += 5
         bound.release()
-        assert same(shared.initial(), before)
+        assert trees_equal(shared.initial(), before)
 
     def test_weights_are_views(self):
         shared = networks("plain")
@@ -160,10 +160,10 @@ class TestChannelsLast:
             for key in range(2):  # the second pass reads weights that have moved
                 net.begin(key)
                 total = net(x.clone()).logits.square().sum()
-                grads = net.as_laid_out(torch.autograd.grad(total, net.parameters))
+                grads = net.flatten_gradients(torch.autograd.grad(total, net.parameters))
                 net.weights -= 0.01 * net.networks.layout.flatten(grads)
             found.append((total.detach(), net.weights, net.read_buffers()))
-        assert gap(*found) < 1e-12
+        assert largest_gap(*found) < 1e-12
 
     def test_weights_of_convolutions_stand_so(self):
         net = self.bound(True)
@@ -177,7 +177,7 @@ class TestChannelsLast:
 
     def test_a_parameter_without_gradient_has_zeros(self):
         net = self.bound(True)
-        grads = net.as_laid_out([None] * len(net.parameters))
+        grads = net.flatten_gradients([None] * len(net.parameters))
         assert [g.shape for g in grads] == [p.shape for p in net.parameters]
         assert not any(bool(g.any()) for g in grads)
 

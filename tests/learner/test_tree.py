@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.learner.batch import Batch
-from engram.learner.tree import flatten, leaves, nbytes, pick, shapes, stack, tree_map
+from engram.learner.tensor_tree import flatten, leaves, nbytes, pick, stack, tree_map, tree_shapes
 
 
 class Pair(NamedTuple):
@@ -29,7 +29,7 @@ def test_stack_and_pick_are_inverse():
     both = stack([TREE, other])
     for index, tree in enumerate((TREE, other)):
         picked = pick(both, index)
-        assert shapes(picked) == shapes(tree)
+        assert tree_shapes(picked) == tree_shapes(tree)
         assert all(torch.equal(a, b) for a, b in zip(leaves(picked), leaves(tree), strict=True))
 
 
@@ -50,9 +50,9 @@ def test_bytes_and_paths():
 
 
 def test_shapes_tell_structures_apart():
-    assert shapes({"a": torch.zeros(2)}) != shapes({"a": torch.zeros(3)})
-    assert shapes({"a": torch.zeros(2)}) != shapes({"b": torch.zeros(2)})
-    assert shapes({"a": torch.zeros(2)}) != shapes({"a": torch.zeros(2).double()})
+    assert tree_shapes({"a": torch.zeros(2)}) != tree_shapes({"a": torch.zeros(3)})
+    assert tree_shapes({"a": torch.zeros(2)}) != tree_shapes({"b": torch.zeros(2)})
+    assert tree_shapes({"a": torch.zeros(2)}) != tree_shapes({"a": torch.zeros(2).double()})
 
 
 def test_a_batch_maps_into_its_memory():

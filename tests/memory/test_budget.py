@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engram.errors import BadArgument
 from engram.memory import Exemplars, Herding, Memory, Policy, Random, policies
-from engram.memory.groups import by_class
+from engram.memory.ranking_policies import group_by_class
 from tests.memory.conftest import ToyLearner
 
 Streams = Callable[..., tuple[ToyLearner, list[Tensor]]]
@@ -149,7 +149,7 @@ def test_a_quota_of_ceil_stays_below_its_capacity(
 ) -> None:
     labels, tasks = stream
     memory = Memory(total=total, quota="ceil")
-    groups = sum(len(by_class(rows, labels[rows])) for rows in tasks)
+    groups = sum(len(group_by_class(rows, labels[rows])) for rows in tasks)
     if groups:
         kept = ToyLearner(labels, 6).run(memory, tasks)
         assert max(map(len, kept)) <= (memory.capacity(groups=groups) or 0)

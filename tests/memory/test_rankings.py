@@ -11,11 +11,17 @@ from torch import Tensor
 
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.memory.entropy import entropy, entropy_weights
-from engram.memory.herding import Herding, herding
-from engram.memory.plane import Plane, plane_weights
-from engram.memory.random import random_order, random_orders
-from engram.memory.weighted import weighted_order
+from engram.memory.ranking_policies import (
+    Herding,
+    Plane,
+    entropy,
+    entropy_weights,
+    herding_order,
+    plane_weights,
+    random_order,
+    random_orders,
+    weighted_order,
+)
 
 FIVE = torch.tensor([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5], [-0.2, 1]], dtype=torch.float64)
 close = pytest.approx
@@ -29,13 +35,13 @@ def gaps(features: Tensor, order: Tensor) -> list[float]:
 
 
 def test_t_b3_raw() -> None:
-    order = herding(FIVE, 3, normalize=False)
+    order = herding_order(FIVE, 3, normalize=False)
     assert order.tolist() == [3, 2, 1]
     assert gaps(FIVE, order) == close([0.063246, 0.298329, 0.029814], abs=1e-5)
 
 
 def test_t_b3_normalised() -> None:
-    assert herding(FIVE, 3).tolist() == [3, 2, 0]
+    assert herding_order(FIVE, 3).tolist() == [3, 2, 0]
 
 
 def greedy(features: Tensor, count: int) -> list[int]:
@@ -59,43 +65,43 @@ features = st.integers(1, 3).flatmap(
 @given(features)
 def test_herding_is_the_greedy_definition(rows: list[list[int]]) -> None:
     x = torch.tensor(rows, dtype=torch.float64)
-    assert herding(x, len(x), normalize=False).tolist() == greedy(x, len(x))
+    assert herding_order(x, len(x), normalize=False).tolist() == greedy(x, len(x))
 
 
 @given(features, st.integers(0, 12), st.booleans())
 def test_a_prefix_of_herding_is_herding(rows: list[list[int]], m: int, normalize: bool) -> None:
     x = torch.tensor(rows, dtype=torch.float64)
-    longest = herding(x, len(x), normalize=normalize)
+    longest = herding_order(x, len(x), normalize=normalize)
     assert sorted(longest.tolist()) == list(range(len(x)))
-    assert herding(x, m, normalize=normalize).tolist() == longest[:m].tolist()
+    assert herding_order(x, m, normalize=normalize).tolist() == longest[:m].tolist()
 
 
 def test_equal_rows_go_by_index() -> None:
     x = torch.randn(1, 33, generator=torch.Generator().manual_seed(0)).expand(301, 33)
-    assert herding(x, 50).tolist() == list(range(50))
+    assert herding_order(x, 50).tolist() == list(range(50))
 
 
 def test_repeats_only_when_asked_for() -> None:
     x = torch.tensor([[0.0], [1.0], [-5.0], [4.0]])  # mean 0: index 0 is perfect every time
-    assert herding(x, 3, normalize=False, dedupe=False).tolist() == [0, 0, 0]
-    assert len(set(herding(x, 3, normalize=False).tolist())) == 3
-    assert len(herding(x, 6, normalize=False, dedupe=False)) == 6
-    assert len(herding(x, 6, normalize=False)) == 4
+    assert herding_order(x, 3, normalize=False, dedupe=False).tolist() == [0, 0, 0]
+    assert len(set(herding_order(x, 3, normalize=False).tolist())) == 3
+    assert len(herding_order(x, 6, normalize=False, dedupe=False)) == 6
+    assert len(herding_order(x, 6, normalize=False)) == 4
 
 
 def test_inner_product_rule_prefers_long_vectors() -> None:
     x = torch.tensor([[1.0, 0.0], [9.0, 0.0], [-4.0, 0.0]])  # mean (2, 0)
-    assert herding(x, 1, normalize=False).tolist() == [0]
-    assert herding(x, 1, normalize=False, rule="inner_product").tolist() == [1]
-    assert herding(FIVE, 5, rule="inner_product").tolist() == herding(FIVE, 5).tolist()
+    assert herding_order(x, 1, normalize=False).tolist() == [0]
+    assert herding_order(x, 1, normalize=False, rule="inner_product").tolist() == [1]
+    assert herding_order(FIVE, 5, rule="inner_product").tolist() == herding_order(FIVE, 5).tolist()
 
 
 def test_herding_does_not_mind_scale_when_normalised() -> None:
     scale = torch.tensor([[1.0], [30.0], [0.2], [4.0], [2.0]])
-    assert herding(FIVE * scale, 5).tolist() == herding(FIVE, 5).tolist()
+    assert herding_order(FIVE * scale, 5).tolist() == herding_order(FIVE, 5).tolist()
     assert (
-        herding(FIVE * scale, 5, normalize=False).tolist()
-        != herding(FIVE, 5, normalize=False).tolist()
+        herding_order(FIVE * scale, 5, normalize=False).tolist()
+        != herding_order(FIVE, 5, normalize=False).tolist()
     )
 
 
@@ -104,12 +110,12 @@ def test_herding_of_a_diverged_network_still_ranks(broken: float) -> None:
     x = FIVE.clone()
     x[2, 1] = broken
     for normalize in (True, False):
-        assert sorted(herding(x, 5, normalize=normalize).tolist()) == [0, 1, 2, 3, 4]
+        assert sorted(herding_order(x, 5, normalize=normalize).tolist()) == [0, 1, 2, 3, 4]
 
 
 def test_nothing_to_choose_from() -> None:
-    assert herding(torch.empty(0, 4), 3).tolist() == []
-    assert herding(torch.empty(0, 4), 3, dedupe=False).tolist() == []
+    assert herding_order(torch.empty(0, 4), 3).tolist() == []
+    assert herding_order(torch.empty(0, 4), 3, dedupe=False).tolist() == []
     assert weighted_order(1, torch.empty(0)).tolist() == []
 
 

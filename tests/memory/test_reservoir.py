@@ -13,12 +13,12 @@ from torch import Tensor
 from engram import keys
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.memory.reservoir import draw_slots, settle
+from engram.memory.ranking_policies import draw_slots, fill_slots
 
 
 def test_t_b2() -> None:
     # a, b, c, d: c draws slot 1, d draws 3, which is none
-    assert settle(torch.tensor([0, 0, 1, 3]), seen=0, size=2).tolist() == [0, 2]
+    assert fill_slots(torch.tensor([0, 0, 1, 3]), seen=0, size=2).tolist() == [0, 2]
 
 
 def one_by_one(slots: list[int], seen: int, size: int) -> list[int]:
@@ -36,7 +36,7 @@ def one_by_one(slots: list[int], seen: int, size: int) -> list[int]:
 @given(st.lists(st.integers(0, 12), max_size=15), st.integers(0, 9), st.integers(1, 6))
 def test_settle_is_the_algorithm_told_step_by_step(slots: list[int], seen: int, size: int) -> None:
     drawn = torch.tensor([min(j, seen + i) for i, j in enumerate(slots)], dtype=torch.long)
-    assert settle(drawn, seen, size).tolist() == one_by_one(drawn.tolist(), seen, size)
+    assert fill_slots(drawn, seen, size).tolist() == one_by_one(drawn.tolist(), seen, size)
 
 
 def test_draws_reach_zero_and_n_minus_one_and_no_further() -> None:
@@ -50,7 +50,7 @@ def test_draws_reach_zero_and_n_minus_one_and_no_further() -> None:
 def off_by_one(key: keys.Key, seen: int, count: int) -> Tensor:
     """The mutant: 0..n-2."""
     place = torch.arange(seen, seen + count)
-    return keys.below(keys.fold(key, place), place.clamp(min=1))
+    return keys.randint(keys.fold(key, place), place.clamp(min=1))
 
 
 def uniformity(draw: Callable[[keys.Key, int, int], Tensor], runs: int = 3000) -> float:
@@ -60,7 +60,7 @@ def uniformity(draw: Callable[[keys.Key, int, int], Tensor], runs: int = 3000) -
     statistic is scaled by (n - 1) / (n - M).
     """
     drawn = draw(torch.arange(runs)[:, None], 0, 6)
-    inside = torch.cat([settle(slots, 0, 2) for slots in drawn])
+    inside = torch.cat([fill_slots(slots, 0, 2) for slots in drawn])
     counts = torch.bincount(inside, minlength=6).double()
     expected = runs * 2 / 6
     statistic = float(((counts - expected) ** 2 / expected).sum()) * (6 - 1) / (6 - 2)

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks.toys import SPLIT, clouds
-from engram.engine.engine import Engine, FinishedStage
-from engram.engine.run import Run
-from engram.learner.learner import Learner
+from engram.checks.toy_runs import SPLIT_MODELS, make_clouds
+from engram.engine.engine import Engine
+from engram.engine.run_definition import Run
+from engram.learner.learner import RunLearner
 from engram.methods.dgr import DGR
+from engram.records.stage_result import StageResult
 from engram.streams import Stream, class_incremental, task_incremental
 from tests.engine.twin import OPTIMIZERS, Plain, Twin, away
 
@@ -78,7 +79,7 @@ class ScholarTwin(Twin):
         train, size = self.stream.tasks[stage].train, self.training.batch_size
         for epoch in range(self.training.epochs):
             key = keys.fold(self.seed, "order", stage, epoch)
-            order = train[keys.order(key, len(train), len(train))]
+            order = train[keys.permutation(key, len(train), len(train))]
             for number, rows in enumerate(order.split(size)):
                 yield rows, keys.fold(self.seed, "step", stage, epoch, number)
 
@@ -138,18 +139,20 @@ class ScholarTwin(Twin):
 
 def twins_of(
     method: DGR, kind: type[ScholarTwin], training: Any, *, model: str, multi: bool, together: bool
-) -> Iterator[tuple[ScholarTwin, FinishedStage]]:  # fmt: skip
+) -> Iterator[tuple[ScholarTwin, StageResult]]:  # fmt: skip
     """Each stage of two runs with tasks of unequal size, and the twin that is as far."""
     make = task_incremental if multi else class_incremental
-    on: list[Stream] = [make(clouds(), order=list(order), classes_per_task=2) for order in ORDERS]
+    on: list[Stream] = [
+        make(make_clouds(), order=list(order), classes_per_task=2) for order in ORDERS
+    ]
     runs = [
-        Run(stream=stream, method=method, model=SPLIT[model], training=training, seed=seed)
+        Run(stream=stream, method=method, model=SPLIT_MODELS[model], training=training, seed=seed)
         for seed, stream in enumerate(on)
     ]
     engine = Engine(runs, device="cpu", together=together)
     twins = []
     for run in runs:
-        first: Learner = engine.learner(run)
+        first: RunLearner = engine.learner(run)
         twin = kind(run.stream, training, run.seed, Plain(first, model == "normed"))
         twin.generator, twin.method = PlainVAE(first.params), method
         twin.sizes = [2] * len(run.stream)
@@ -159,5 +162,5 @@ def twins_of(
         yield twins[stage.run], stage
 
 
-def distance(twin: ScholarTwin, learner: Learner) -> float:
+def distance(twin: ScholarTwin, learner: RunLearner) -> float:
     return max(away(twin, learner), twin.generator.away(learner.params))

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engram.learner.learner import Learner
-from engram.methods.base import Method, State
-from engram.methods.ewcpp import moving
-from engram.methods.quadratic import slope
+from engram.learner.learner import RunLearner
+from engram.methods.ewcpp import moving_average
+from engram.methods.method import Method, State
+from engram.methods.quadratic_penalty import penalty_gradient
 from engram.methods.rwalk import RWalk
-from engram.streams.core import Task
+from engram.streams.stream import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,9 @@ class Stepwise(RWalk):
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
         squared, followed, steps = grad.square(), grad, state["steps"] + 1
         if self.grad == "total" and "importance" in state:
-            followed = grad + slope(before, state["anchor"], state["importance"], self.factor())
+            followed = grad + penalty_gradient(
+                before, state["anchor"], state["importance"], self.factor()
+            )
         due = steps % self.every == 0
         sets = self.init == "first" and "anchor" not in state
         old = state["running"]
@@ -35,10 +37,10 @@ class Stepwise(RWalk):
         extra: State = {}
         if self.impl == "agem":
             used, total = old, state["total"] + squared
-            moved = moving(old, total / self.every, self.alpha, self.alpha_on)
+            moved = moving_average(old, total / self.every, self.alpha, self.alpha_on)
             extra, running = {"total": total}, torch.where(due, moved, begun)
         else:
-            moved = moving(old, squared, self.alpha, self.alpha_on)
+            moved = moving_average(old, squared, self.alpha, self.alpha_on)
             used = running = torch.where(steps == 1, squared, moved) if sets else moved
         distance = used * (after - state["origin"]).square()
         gain = drop / ((0.5 if self.kl_half else 1.0) * distance + self.eps)
@@ -64,7 +66,7 @@ class Ticks(Method):
     def pace(self) -> int:
         return self.every
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         zero = torch.zeros((), dtype=torch.long)
         vector = torch.zeros_like(learner.vector)
         learner.state = {"steps": zero, "ends": zero, "calls": zero, "seen": vector}

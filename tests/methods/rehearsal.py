@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engram.data.core import Data
-from engram.engine.engine import Engine, FinishedStage
-from engram.engine.evaluation.evaluate import test_items as items_of
-from engram.engine.run import Run
+from engram.data.dataset import Data
+from engram.engine.engine import Engine
+from engram.engine.evaluation import test_items as items_of
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.learner.batch import Batch
 from engram.learner.objectives import cross_entropy
-from engram.methods.base import Method
-from engram.models.output import Output
+from engram.methods.method import Method
+from engram.models.forward_pass import Output
+from engram.records.stage_result import StageResult
 from engram.streams import Stream, class_incremental
 
 SIZES = (31, 12, 24, 17, 28, 9)  # training rows per class, so that tasks differ in size
@@ -54,7 +55,7 @@ class Normed(nn.Module):
 
 def train(
     method: Method, stream: Stream, *, seed: int = 0, model: Any = TINY, **training: Any
-) -> list[FinishedStage]:
+) -> list[StageResult]:
     """The stages of one run."""
     run = Run(stream=stream, method=method, model=model, seed=seed,
               training=Training(**{**SGD, **training}))  # fmt: skip
@@ -65,11 +66,11 @@ def final(method: Method, stream: Stream, **options: Any) -> Tensor:
     return train(method, stream, **options)[-1].learner.vector
 
 
-def accuracy(stage: FinishedStage) -> float:
+def accuracy(stage: StageResult) -> float:
     """Mean over tasks of the accuracy after a stage, in the stream's own view."""
     stream = stage.learner.stream
     rows, stages = items_of(stream)
-    scores = torch.as_tensor(stage.outcome.scores)
+    scores = torch.as_tensor(stage.scores)
     if stream.head == "multi":
         scores = scores.masked_fill(~stream.visible[stages], -torch.inf)
     right = scores.argmax(1) == stream.targets[rows][:, 0]
@@ -94,7 +95,7 @@ def lockstep_gap(
         if mode and len(engine.groups()) != 1:
             raise AssertionError("the runs do not train together")
         for stage in engine.stages():
-            found[stage.run, stage.stage] = stage.learner.vector.clone(), stage.outcome.scores
+            found[stage.run, stage.stage] = stage.learner.vector.clone(), stage.scores
     gaps = [
         max(float((together[k][0] - alone[k][0]).abs().max()),
             float(np.abs(together[k][1] - alone[k][1]).max()) * 1e-4)  # scores are float32

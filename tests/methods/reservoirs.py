@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.learner.learner import Learner
+from engram.learner.learner import RunLearner
 from engram.memory import Memory
 from tests.engine.twin import OPTIMIZERS, Twin
 
@@ -39,7 +39,9 @@ class ReservoirTwin(Twin):
         train, size = self.stream.tasks[stage].train, self.training.batch_size
         for epoch in range(self.training.epochs):
             order = train[
-                keys.order(keys.fold(self.seed, "order", stage, epoch), len(train), len(train))
+                keys.permutation(
+                    keys.fold(self.seed, "order", stage, epoch), len(train), len(train)
+                )
             ]
             for number, rows in enumerate(order.split(size)):
                 key = keys.fold(self.seed, "step", stage, epoch, number)
@@ -58,7 +60,7 @@ class ReservoirTwin(Twin):
     def drawn(self, stage: int, key: int, number: int) -> list[Slot]:
         """Exemplars with replacement, as many as a full batch of the task has rows."""
         count = min(self.training.batch_size, len(self.stream.tasks[stage].train))
-        where = keys.below(keys.fold(key, "memory", number), len(self.slots), count)
+        where = keys.randint(keys.fold(key, "memory", number), len(self.slots), count)
         return [self.slots[i] for i in where.tolist()]
 
     def take(self, slot: Slot) -> None:
@@ -66,7 +68,7 @@ class ReservoirTwin(Twin):
             self.slots.append(slot)
         else:
             key = keys.fold(keys.fold(self.seed, "memory", "reservoir"), self.seen)
-            place = int(keys.below(key, self.seen + 1, 1))
+            place = int(keys.randint(key, self.seen + 1, 1))
             if place < ROOM:
                 self.slots[place] = slot
         self.seen += 1
@@ -76,7 +78,7 @@ def rows_of(slots: list[Slot]) -> Tensor:
     return torch.tensor([one.row for one in slots])
 
 
-def same_memory(twin: ReservoirTwin, learner: Learner) -> bool:
+def same_memory(twin: ReservoirTwin, learner: RunLearner) -> bool:
     """The same rows of the same tasks in the same slots."""
     kept = learner.exemplars
     mine = [(one.row, one.stage) for one in twin.slots]

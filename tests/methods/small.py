@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
-from engram.engine.evaluation.evaluate import test_items as items_of
-from engram.engine.run import Run
+from engram.engine.evaluation import test_items as items_of
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.learner.feed import Feed
-from engram.learner.layout import Networks
-from engram.learner.learner import Learner
-from engram.methods.base import Method
+from engram.learner.learner import RunLearner
+from engram.learner.parameter_layout import Networks
 from engram.methods.finetune import Finetune
+from engram.methods.method import Method
+from engram.models.forward_pass import Output
 from engram.models.heads import Linear
-from engram.models.output import Output
 from engram.streams import Stream, class_incremental, joint, task_incremental
 
 MODEL = {"name": "mlp", "hidden": (8,)}
@@ -66,7 +66,7 @@ class Normed(nn.Module):
 def after(
     method: Method, stage: int = -1, training: Training = EXACT, *, on: Stream | None = None,
     model: Any = None, seed: int = 0,
-) -> Learner:  # fmt: skip
+) -> RunLearner:  # fmt: skip
     """The learner of one run right after a stage (the last one by default)."""
     on = stream() if on is None else on
     run = Run(method=method, training=training, stream=on, model=model or MODEL, seed=seed)
@@ -87,7 +87,7 @@ def gap(
         Run(stream=one, method=method, training=training, seed=seed, model=model or MODEL)
         for seed, (method, one) in enumerate(zip(methods, streams, strict=True))
     ]
-    ends: list[dict[int, Learner]] = []
+    ends: list[dict[int, RunLearner]] = []
     for together in (False, True):
         engine = Engine(runs, device="cpu", together=together)
         assert [len(group) for group in engine.groups()] == [len(runs)]
@@ -117,7 +117,7 @@ def is_finetuning(method: Method, *, model: Any = None, on: Stream | None = None
     return bitwise and torch.allclose(held, plain, rtol=0, atol=1e-12)
 
 
-def moved(learner: Learner, by: float = 0.01) -> Tensor:
+def moved(learner: RunLearner, by: float = 0.01) -> Tensor:
     """The learner's weights with every entry shifted."""
     steps = torch.linspace(-1, 1, len(learner.vector), dtype=learner.vector.dtype)
     return learner.vector + by * steps
@@ -133,7 +133,7 @@ class Weights:
         return self.vector.new_zeros(())
 
 
-def penalty_of(method: Method, learner: Learner, vector: Tensor) -> tuple[float, Tensor]:
+def penalty_of(method: Method, learner: RunLearner, vector: Tensor) -> tuple[float, Tensor]:
     """Value and gradient of the penalty at some weights."""
     net = Weights(vector)
     term = method.loss(net, None, learner.state)["penalty"]  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ class Bare(nn.Module):
         return Output(x, self.head(x))
 
 
-def bare(weight: Any, x: Any, y: Any) -> Learner:
+def bare(weight: Any, x: Any, y: Any) -> RunLearner:
     """A learner with logits W x in its only task; one row of every class comes first."""
     w, rows = torch.tensor(weight, dtype=torch.float64), torch.tensor(x, dtype=torch.float64)
     count = len(w)
@@ -164,14 +164,14 @@ def bare(weight: Any, x: Any, y: Any) -> Learner:
     data = Data.from_arrays(inputs.numpy(), labels.numpy(), test=(inputs.numpy(), labels.numpy()))
     networks = Networks({"net": Bare(w)}).to(torch.device("cpu"), torch.float64)
     feed = Feed(data, device=torch.device("cpu"), dtype=torch.float64)
-    made = Learner(
+    made = RunLearner(
         networks=networks, stream=joint(data), feed=feed, seed=0, scope="seen", reads="own"
     )
     made.open_classes(0)
     return made
 
 
-def given(learner: Learner) -> Tensor:
+def given(learner: RunLearner) -> Tensor:
     """The rows that were given to `bare`."""
     return learner.task.train[len(learner.opened) :]
 
@@ -186,5 +186,5 @@ def accuracy(method: Method, **training: Any) -> float:
     ]
     *_, one, two = Engine(runs, device="cpu", together=True).stages()
     truth = on.targets[items_of(on)[0]][:, 0].numpy()
-    right = [found.outcome.scores.argmax(-1) == truth for found in (one, two)]
+    right = [found.scores.argmax(-1) == truth for found in (one, two)]
     return float(np.mean(right))

@@ -12,7 +12,7 @@ import engram
 from engram import methods
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.methods.base import Method, Phase
+from engram.methods.method import Method, Phase
 
 MADE: list[Method] = [
     getattr(methods, name)()

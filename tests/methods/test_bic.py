@@ -5,13 +5,18 @@ from typing import Any
 import pytest
 import torch
 
-from engram.checks.refinement import refined
+from engram.checks.learning_rules import make_refined_streams
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import BiC, Finetune, bic
-from engram.methods.base import ReplaySpec
-from engram.methods.bic import VARIANTS, corrected, factors, put_aside
-from engram.methods.newton import minimum
+from engram.methods.bic import (
+    VARIANTS,
+    bias_correction_factors,
+    correct_logits,
+    minimize_cost,
+    select_held_out,
+)
+from engram.methods.method import ReplaySpec
 from engram.streams import class_incremental, permuted
 from tests.methods.rehearsal import (
     FakeNet,
@@ -35,8 +40,8 @@ def test_corrections() -> None:
     alpha, beta = torch.tensor(0.5).double(), torch.tensor(0.2).double()
     found = {}
     for variant in ("softmax", "sigmoid", "distil"):
-        scale, shift = factors(alpha, beta, new, variant)
-        found[variant] = corrected(o, {"scale": scale, "shift": shift})
+        scale, shift = bias_correction_factors(alpha, beta, new, variant)
+        found[variant] = correct_logits(o, {"scale": scale, "shift": shift})
     assert found["softmax"].tolist() == pytest.approx([2, 1, 1.7])
     wanted = [0.474226, 0.174458, 0.351316]
     assert found["softmax"].softmax(0).tolist() == pytest.approx(wanted, abs=1e-6)
@@ -67,15 +72,17 @@ def test_the_fit_finds_a_known_bias() -> None:
     seen = torch.ones(4, dtype=torch.bool)
     shown = torch.where(new, (true - 0.7) / 1.6, true)  # what a biased network says
     cost = BiC(shift_decay=0.0)._softmax_cost(shown, y, seen, {})
-    alpha, beta = minimum(lambda a, b: cost(*factors(a, b, new, "softmax"), b))
+    alpha, beta = minimize_cost(
+        lambda a, b: cost(*bias_correction_factors(a, b, new, "softmax"), b)
+    )
     assert alpha.item() == pytest.approx(1.6, abs=0.1)
     assert beta.item() == pytest.approx(0.7, abs=0.1)
 
 
 def test_the_fit_stays_finite_and_positive() -> None:
-    steep = minimum(lambda a, b: -100 * a.log())  # nothing bounds it but the ridge
+    steep = minimize_cost(lambda a, b: -100 * a.log())  # nothing bounds it but the ridge
     assert torch.isfinite(torch.stack(steep)).all()
-    assert minimum(lambda a, b: 1000 * a)[0] > 0
+    assert minimize_cost(lambda a, b: 1000 * a)[0] > 0
 
 
 class Leaky(BiC):
@@ -88,13 +95,13 @@ class Leaky(BiC):
 def fitted_and_trained(method: BiC, monkeypatch: pytest.MonkeyPatch) -> tuple[set, set]:
     """Inputs on which corrections were fitted, and inputs in any batch of any task."""
     fitted: set[Any] = set()
-    answers, seen = bic.answers, spied(monkeypatch, type(method))
+    answers, seen = bic.collect_logits, spied(monkeypatch, type(method))
 
     def noting(learner: Any, rows: Any, before: Any) -> Any:
         fitted.update(map(tuple, learner.batch(rows.rows, rows.stages).x.tolist()))
         return answers(learner, rows, before)
 
-    monkeypatch.setattr(bic, "answers", noting)
+    monkeypatch.setattr(bic, "collect_logits", noting)
     train(method, STREAM)
     return fitted, {tuple(row) for batch in seen.batches for row in batch.x.tolist()}
 
@@ -113,13 +120,13 @@ def test_a_fit_on_training_batches_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_sigmoid_fits_on_the_whole_memory_after_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, answers = [], bic.answers
+    sizes, answers = [], bic.collect_logits
 
     def noting(learner: Any, rows: Any, before: Any) -> Any:
         sizes.append(rows.stages.bincount().tolist())
         return answers(learner, rows, before)
 
-    monkeypatch.setattr(bic, "answers", noting)
+    monkeypatch.setattr(bic, "collect_logits", noting)
     memory = Memory(per_class=5, policy="herding")
     train(BiC(memory=memory, variant="sigmoid"), STREAM)
     assert sizes == [[10, 10], [10, 10, 10]]
@@ -127,7 +134,7 @@ def test_sigmoid_fits_on_the_whole_memory_after_the_task(monkeypatch: pytest.Mon
 
 def test_places_put_aside() -> None:
     learner = train(BiC(memory=SOME), STREAM)[-1].learner
-    aside = put_aside(learner.exemplars, 10)
+    aside = select_held_out(learner.exemplars, 10)
     assert aside.ranks.tolist() == [1] * 6  # ten or fewer of each class
     assert sorted(aside.columns.tolist()) == list(range(6))
 
@@ -144,7 +151,7 @@ def test_the_latest_classes_are_corrected_or_all() -> None:
 
 def test_scores_during_a_task_are_the_outputs() -> None:
     stage = train(BiC(memory=SOME), STREAM, evaluate_every=2)[1]
-    assert stage.outcome.curve
+    assert stage.curve
 
 
 def test_the_correction_helps_on_unbalanced_memories() -> None:
@@ -155,7 +162,7 @@ def test_the_correction_helps_on_unbalanced_memories() -> None:
 
 @pytest.mark.parametrize("variant", ["sigmoid", "distil"])
 def test_label_sets(variant: str) -> None:
-    stages = train(BiC(memory=SOME, variant=variant), refined()[0], **LEARN)
+    stages = train(BiC(memory=SOME, variant=variant), make_refined_streams()[0], **LEARN)
     state = stages[-1].learner.state
     assert torch.isfinite(state["scale"]).all()
     assert (state["scale"] > 0).all()
@@ -163,7 +170,7 @@ def test_label_sets(variant: str) -> None:
 
 def test_softmax_is_refused_on_label_sets() -> None:
     with pytest.raises(BadArgument, match="BiC"):
-        train(BiC(memory=SOME), refined()[0])
+        train(BiC(memory=SOME), make_refined_streams()[0])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

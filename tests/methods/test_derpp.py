@@ -66,7 +66,7 @@ def test_der_is_der_without_labels():
     terms = []
     for _, stage in beside(DERpp(beta=0.0, memory=MEMORY), DERppTwin, DECAYED, model="plain",
                            together=False):  # fmt: skip
-        terms += [found for _, found in stage.outcome.losses]
+        terms += [found for _, found in stage.losses]
     assert all(found["memory"] == 0 for found in terms)
     assert any(found["logits"] > 0 for found in terms)
 

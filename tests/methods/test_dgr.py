@@ -8,15 +8,14 @@ import pytest
 import torch
 
 import engram
-from engram.checks import toys
-from engram.checks.task_start import task_start
-from engram.checks.toys import EXACT, MODELS, streams
+from engram.checks import toy_runs
+from engram.checks.toy_runs import EXACT, MODELS, enter_task, make_streams
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.errors import BadArgument
 from engram.losses import distill_rows
 from engram.methods import DGR, EWC, LGR, Join
-from engram.methods.dgr import hard_rows
+from engram.methods.dgr import hard_label_loss
 from engram.streams import class_incremental
 from tests.engine.test_twins import DECAYED
 from tests.methods.generative import ScholarTwin, distance, twins_of
@@ -28,7 +27,7 @@ SMALL = {"width": 8, "noise": 3}
 @pytest.mark.parametrize("distill", [False, True], ids=["hard", "soft"])
 @pytest.mark.parametrize("multi", [False, True], ids=["class_il", "task_il"])
 def test_weights_are_those_of_a_plain_loop(multi, distill, together, monkeypatch):
-    monkeypatch.setitem(toys.SPLIT, "plain", MODELS["plain"])
+    monkeypatch.setitem(toy_runs.SPLIT_MODELS, "plain", MODELS["plain"])
     method, count = DGR(distill=distill, **SMALL), 0
     for twin, stage in twins_of(method, ScholarTwin, DECAYED, model="plain", multi=multi,
                                 together=together):  # fmt: skip
@@ -66,14 +65,14 @@ def test_a_head_each():
     student = torch.tensor([[0.0, 1.0, 2.0, 0.0]])
     teacher = torch.tensor([[3.0, 1.0, 0.0, 1.0]])
     heads = torch.tensor([[True, True, False, False], [False, False, True, True]])
-    found = hard_rows(student, teacher, heads, heads)
+    found = hard_label_loss(student, teacher, heads, heads)
     assert found[0].tolist() == pytest.approx([1.313262, 2.126928], abs=1e-6)
 
 
 @pytest.mark.parametrize(("ratio", "total"), [(0.5, 0.6), (None, 0.6), (0.25, 0.5)])
 def test_the_share_of_new_rows(ratio, total, monkeypatch):
     """Losses of 0.8 and 0.4 at the second task; by default the share is a half there."""
-    at = task_start(DGR(ratio=ratio, **SMALL))
+    at = enter_task(DGR(ratio=ratio, **SMALL))
     terms = {"task": torch.tensor(0.8), "replay": torch.tensor(0.4)}
     monkeypatch.setattr(DGR, "_solver", lambda *_: terms)
     monkeypatch.setattr(DGR, "_generator", lambda *_: {})
@@ -84,7 +83,7 @@ def test_the_share_of_new_rows(ratio, total, monkeypatch):
 
 # -- options ---------------------------------------------------------------------------------------
 def run_of(method, **changes):
-    stream = class_incremental(toys.clouds(), classes_per_task=2)
+    stream = class_incremental(toy_runs.make_clouds(), classes_per_task=2)
     return Run(stream=stream, method=method, model=MODELS["normed"],
                training=replace(EXACT, **changes))  # fmt: skip
 
@@ -119,32 +118,38 @@ def test_every_option_does_something(other):
     ids=str,
 )
 def test_options_in_lockstep(options):
-    runs = toys.runs_of(DGR(**SMALL, **options), streams(), model="dropped")
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    runs = toy_runs.make_runs(DGR(**SMALL, **options), make_streams(), model="dropped")
+    together, alone = toy_runs.train_runs(runs, together=True), toy_runs.train_runs_alone(runs)
+    assert (
+        max(toy_runs.largest_gap(together[k].tensors, alone[k].tensors) for k in alone)
+        < toy_runs.CLOSE
+    )
 
 
 def test_generator_first_trains_one_after_the_other():
     last = last_of(DGR(order="generator_first", **SMALL))
-    assert last.outcome.steps == 2 * last_of(DGR(**SMALL)).outcome.steps
+    assert last.steps == 2 * last_of(DGR(**SMALL)).steps
 
 
 def test_one_class_first_has_no_loss_and_no_gradient():
-    stream = class_incremental(toys.clouds(), classes_per_task=1)
+    stream = class_incremental(toy_runs.make_clouds(), classes_per_task=1)
     run = replace(run_of(DGR(**SMALL)), stream=stream, model=MODELS["plain"])
     fresh = Engine([run], device="cpu").learner(run)
     first = next(iter(Engine([run], device="cpu").stages()))
-    (losses,) = [terms["task"] for _, terms in first.outcome.losses[-1:]]
+    (losses,) = [terms["task"] for _, terms in first.losses[-1:]]
     assert losses == 0
     for name, value in first.learner.params.items():
         assert torch.equal(value, fresh.params[name]) == name.startswith("net."), name
-    assert toys.accuracies(toys.copied(first)) == [1.0]
+    assert toy_runs.accuracies(toy_runs.copy_stage(first)) == [1.0]
 
 
 def test_joined():
-    runs = toys.runs_of(Join(DGR(**SMALL), EWC(strength=0.1)), streams(), model="plain")
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    runs = toy_runs.make_runs(Join(DGR(**SMALL), EWC(strength=0.1)), make_streams(), model="plain")
+    together, alone = toy_runs.train_runs(runs, together=True), toy_runs.train_runs_alone(runs)
+    assert (
+        max(toy_runs.largest_gap(together[k].tensors, alone[k].tensors) for k in alone)
+        < toy_runs.CLOSE
+    )
 
 
 # -- data and costs --------------------------------------------------------------------------------

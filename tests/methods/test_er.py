@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.methods.base import Method
 from engram.methods.er import ER
 from engram.methods.er_infinite import ERInfinite
 from engram.methods.finetune import Finetune
+from engram.methods.method import Method
 from engram.streams import Stream, Task, class_incremental, task_incremental
 from tests.methods.rehearsal import (
     FakeNet,

@@ -8,19 +8,24 @@ from torch import Tensor
 from torch.func import functional_call
 
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner import gradients
 from engram.learner import learner as learner_module
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
 from engram.memory import Memory
-from engram.methods.base import Method
 from engram.methods.ewc import EWC
 from engram.methods.finetune import Finetune
-from engram.methods.fisher import fisher, likelihood
-from engram.methods.quadratic import merge, normalised, penalty, slope
+from engram.methods.fisher import fisher_information, visible_label_nll
+from engram.methods.method import Method
+from engram.methods.quadratic_penalty import (
+    merge_quadratics,
+    penalty_gradient,
+    quadratic_penalty,
+    scale_to_unit_range,
+)
 from tests.methods import small
 
 
@@ -32,32 +37,34 @@ class TestGoldens:
     def test_per_sample_and_batch_fisher(self) -> None:  # [T-E1]
         learner = small.bare([[0.0], [0.0]], [[2.0], [1.0]], [0, 1])
         rows = small.given(learner)
-        assert all_equal(fisher(learner, rows=rows), 0.625)
-        assert all_equal(fisher(learner, rows=rows, group=2), 0.0625)
-        assert all_equal(fisher(learner, rows=rows, group="full"), 0.0625)
+        assert all_equal(fisher_information(learner, rows=rows), 0.625)
+        assert all_equal(fisher_information(learner, rows=rows, group=2), 0.0625)
+        assert all_equal(fisher_information(learner, rows=rows, group="full"), 0.0625)
 
     @pytest.mark.parametrize(
         "labels,expected", [("all", 0.196612), ("pred", 0.072329), ("true", 0.534447)]
     )
     def test_labels(self, labels: str, expected: float) -> None:  # [T-E2]
         learner = small.bare([[1.0], [0.0]], [[1.0], [1.0]], [1, 1])
-        assert all_equal(fisher(learner, labels=labels, rows=small.given(learner)), expected)
+        assert all_equal(
+            fisher_information(learner, labels=labels, rows=small.given(learner)), expected
+        )
 
     def test_sampled_labels_average_to_the_expectation(self) -> None:  # [T-E2]
         learner = small.bare([[1.0], [0.0]], [[1.0]] * 4000, [1] * 4000)
-        found = fisher(learner, labels="sample", rows=small.given(learner))
+        found = fisher_information(learner, labels="sample", rows=small.given(learner))
         assert torch.allclose(found, torch.tensor(0.196612).double(), atol=0.01)
 
     def test_penalty_and_gradient(self) -> None:  # [T-E3]
         importance, d, zero = torch.full((2,), 0.625), torch.tensor([0.2, -0.4]), torch.zeros(2)
         half, whole = EWC(strength=10.0).factor(), EWC(strength=10.0, half=False).factor()
-        assert penalty(d, zero, importance, half).item() == pytest.approx(0.625)
-        assert penalty(d, zero, importance, whole).item() == pytest.approx(1.25)
-        found = slope(d, zero, importance, half)
+        assert quadratic_penalty(d, zero, importance, half).item() == pytest.approx(0.625)
+        assert quadratic_penalty(d, zero, importance, whole).item() == pytest.approx(1.25)
+        found = penalty_gradient(d, zero, importance, half)
         assert torch.allclose(found, torch.tensor([1.25, -2.5]))
 
 
-def one_at_a_time(learner: Learner) -> Tensor:
+def one_at_a_time(learner: RunLearner) -> Tensor:
     """The Fisher information by hand, with its own copy of every step."""
     batch, weights = learner.batch(), learner.params
     leaves = {name: value.clone().requires_grad_(True) for name, value in weights.items()}
@@ -77,23 +84,25 @@ class TestFisher:
     @pytest.mark.parametrize("model", [None, small.Normed])
     def test_is_the_mean_of_squares_sample_by_sample(self, model: Any) -> None:
         learner = small.after(Finetune(), 1, model=model)
-        assert torch.allclose(fisher(learner), one_at_a_time(learner), atol=1e-14, rtol=1e-9)
+        assert torch.allclose(
+            fisher_information(learner), one_at_a_time(learner), atol=1e-14, rtol=1e-9
+        )
 
     @pytest.mark.parametrize("labels", ["true", "pred", "sample", "all"])
     def test_does_not_depend_on_chunks(self, labels: str, monkeypatch: pytest.MonkeyPatch) -> None:
         learner = small.after(Finetune(), 1)
-        whole = fisher(learner, labels=labels)
+        whole = fisher_information(learner, labels=labels)
         monkeypatch.setattr(learner_module, "EVAL_ROWS", 7)
         monkeypatch.setattr(gradients, "CHUNK_ENTRIES", 3 * len(learner.vector))
-        assert torch.allclose(fisher(learner, labels=labels), whole, atol=1e-15)
-        monkeypatch.setattr(gradients, "only_linear", lambda _networks: False)
-        assert torch.allclose(fisher(learner, labels=labels), whole, atol=1e-15)
+        assert torch.allclose(fisher_information(learner, labels=labels), whole, atol=1e-15)
+        monkeypatch.setattr(gradients, "is_only_linear", lambda _networks: False)
+        assert torch.allclose(fisher_information(learner, labels=labels), whole, atol=1e-15)
 
     def test_moves_neither_weights_nor_batch_statistics(self) -> None:
         learner = small.after(Finetune(), 0, model=small.Normed)
         before = learner.snapshot()
         for group in (1, 8, "full"):
-            fisher(learner, group=group)
+            fisher_information(learner, group=group)
         assert torch.equal(learner.vector, before["vector"])
         assert before["buffers"]
         for name, value in before["buffers"].items():
@@ -105,21 +114,21 @@ class TestFisher:
         vector = learner.vector.clone().requires_grad_(True)
         net = FunctionalNet(learner.networks, vector, learner.buffers, training=True)
         (slope_,) = torch.autograd.grad(net.task(batch), vector)
-        found = fisher(learner, group="full", batch_statistics=True)
+        found = fisher_information(learner, group="full", batch_statistics=True)
         assert torch.allclose(found, slope_.square(), atol=1e-15)
-        assert not torch.allclose(found, fisher(learner, group="full"))
+        assert not torch.allclose(found, fisher_information(learner, group="full"))
         assert all(torch.equal(value, learner.buffers[name]) for name, value in before.items())
 
     def test_of_columns_that_are_not_open_is_zero(self) -> None:
         learner = small.after(Finetune(), 1)
-        views = learner.layout(fisher(learner, labels="all"))
+        views = learner.layout(fisher_information(learner, labels="all"))
         for name in learner.networks.class_rows:
             assert bool((views[name][4:] == 0).all())
             assert bool(views[name][:4].any())
 
     def test_of_other_heads_is_zero(self) -> None:
         learner = small.after(Finetune(), 1, on=small.stream(multi=True))
-        weight = learner.layout(fisher(learner))[learner.networks.class_rows[0]]
+        weight = learner.layout(fisher_information(learner))[learner.networks.class_rows[0]]
         assert bool((weight[[0, 1, 4, 5]] == 0).all())
         assert bool(weight[2:4].any())
 
@@ -130,8 +139,8 @@ class TestFisher:
     def test_mini_batches_mix_classes(self) -> None:
         # rows lie sorted by class; groups cut from them in that order would be of one class each
         learner = small.after(Finetune(), 0)
-        shuffled = fisher(learner, group=24)
-        sorted_groups = learner.average_gradient(likelihood, group=24)
+        shuffled = fisher_information(learner, group=24)
+        sorted_groups = learner.average_gradient(visible_label_nll, group=24)
         assert not torch.allclose(shuffled, sorted_groups, rtol=0.05)
 
     def test_objective_is_the_training_loss(self) -> None:
@@ -141,13 +150,14 @@ class TestFisher:
             small.after(Finetune(), 0, training, on=uneven) for training in (small.EXACT, balanced)
         )
         assert torch.allclose(
-            fisher(plain, group="full", term="objective"), fisher(plain, group="full")
+            fisher_information(plain, group="full", term="objective"),
+            fisher_information(plain, group="full"),
         )
         by_hand = fair.average_gradient(lambda net, batch: net.task(batch), group="full")
-        assert torch.equal(fisher(fair, group="full", term="objective"), by_hand)
+        assert torch.equal(fisher_information(fair, group="full", term="objective"), by_hand)
         # of one row there is nothing to balance
-        each = fisher(fair, term="objective")
-        assert torch.allclose(each, fisher(fair), atol=1e-15)
+        each = fisher_information(fair, term="objective")
+        assert torch.allclose(each, fisher_information(fair), atol=1e-15)
 
     def test_of_binary_losses_is_bernoulli(self) -> None:
         binary = Training(**{**_fields(small.EXACT), "loss": "bce"})
@@ -156,12 +166,12 @@ class TestFisher:
         rows = torch.autograd.functional.jacobian(
             lambda v: _bernoulli_rows(learner, v, batch), learner.vector
         )
-        assert torch.allclose(fisher(learner), rows.square().mean(0), atol=1e-14)
+        assert torch.allclose(fisher_information(learner), rows.square().mean(0), atol=1e-14)
         with pytest.raises(BadArgument, match="labels: expected 'true'"):
             small.after(EWC(labels="pred"), 0, binary)
 
 
-def _bernoulli_rows(learner: Learner, vector: Tensor, batch: Any) -> Tensor:
+def _bernoulli_rows(learner: RunLearner, vector: Tensor, batch: Any) -> Tensor:
     inside = {**learner.networks.layout(vector), **learner.buffers}
     logits = functional_call(learner.networks.eval, inside, ("net", batch.x)).logits[:, :2]
     target = torch.nn.functional.one_hot(batch.target, 2).to(logits)
@@ -181,10 +191,12 @@ class TestMerge:
             importance[0] = 0.0
         state: dict[str, Any] = {}
         for importance, anchor in tasks:
-            state = merge(state, importance, anchor)
+            state = merge_quadratics(state, importance, anchor)
         x = torch.randn(5).double().requires_grad_(True)
-        one = penalty(x, state["anchor"], state["importance"], 2.0) + 2.0 * state["offset"]
-        many = sum(penalty(x, anchor, importance, 2.0) for importance, anchor in tasks)
+        one = (
+            quadratic_penalty(x, state["anchor"], state["importance"], 2.0) + 2.0 * state["offset"]
+        )
+        many = sum(quadratic_penalty(x, anchor, importance, 2.0) for importance, anchor in tasks)
         assert torch.allclose(one, many)  # type: ignore[arg-type]
         slopes = [torch.autograd.grad(value, x)[0] for value in (one, many)]  # type: ignore[list-item]
         assert torch.allclose(*slopes)
@@ -197,7 +209,7 @@ class TestMerge:
         old[:1000] = 0.0
         new[1000:2000] = 0.0
         old[2000:3000] *= 1e-12  # lost in the sum
-        merged = merge(merge({}, old, before), new, after)
+        merged = merge_quadratics(merge_quadratics({}, old, before), new, after)
         assert torch.equal(merged["anchor"][:1000], after[:1000])
         assert torch.equal(merged["anchor"][1000:2000], before[1000:2000])
         assert torch.equal(merged["anchor"][2000:3000], after[2000:3000])
@@ -206,7 +218,9 @@ class TestMerge:
         assert bool((between <= torch.maximum(before, after)[3000:]).all())
         # nothing pulls a parameter that lies at the anchor of its only task
         vector = after.clone()
-        assert not slope(vector, merged["anchor"], merged["importance"], 1e4)[:1000].any()
+        assert not penalty_gradient(vector, merged["anchor"], merged["importance"], 1e4)[
+            :1000
+        ].any()
 
     def test_heads_that_nothing_pulls_stand_still(self) -> None:
         wide = {"name": "mlp", "hidden": (64,)}
@@ -222,7 +236,7 @@ class TestMerge:
 
     def test_constant_importances_normalise_to_zero(self) -> None:
         flat, every = torch.full((4,), 1e-7), torch.ones(4, dtype=torch.bool)
-        assert normalised([flat], [every], "minmax_global")[0].tolist() == [0, 0, 0, 0]
+        assert scale_to_unit_range([flat], [every], "minmax_global")[0].tolist() == [0, 0, 0, 0]
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("size", [1e-9, 1.0, 1e6])
@@ -232,11 +246,13 @@ class TestMerge:
         flat, every = torch.full((4,), size, dtype=dtype), torch.ones(4, dtype=torch.bool)
         flat[1] = torch.nextafter(flat[1], torch.tensor(torch.inf, dtype=dtype))
         flat[2] = torch.nextafter(flat[2], torch.tensor(0.0, dtype=dtype))
-        assert normalised([flat], [every], "minmax_global")[0].tolist() == [0, 0, 0, 0]
-        assert normalised([flat], [every], "max_only")[0].tolist() == pytest.approx([1] * 4)
+        assert scale_to_unit_range([flat], [every], "minmax_global")[0].tolist() == [0, 0, 0, 0]
+        assert scale_to_unit_range([flat], [every], "max_only")[0].tolist() == pytest.approx(
+            [1] * 4
+        )
         spread = torch.tensor([1.0, 1.0, 1.0, 1.001], dtype=dtype) * size  # real, however small
-        assert normalised([spread], [every], "minmax_global")[0].tolist() == [0, 0, 0, 1]
-        assert normalised([0 * flat], [every], "max_only")[0].tolist() == [0, 0, 0, 0]
+        assert scale_to_unit_range([spread], [every], "minmax_global")[0].tolist() == [0, 0, 0, 1]
+        assert scale_to_unit_range([0 * flat], [every], "max_only")[0].tolist() == [0, 0, 0, 0]
 
 
 class TestEWC:
@@ -259,7 +275,9 @@ class TestEWC:
         method = EWC(strength=200.0)
         first = small.after(method, 0)
         away = {
-            type(m): penalty(small.after(m, 1).vector, first.vector, first.state["importance"], 1.0)
+            type(m): quadratic_penalty(
+                small.after(m, 1).vector, first.vector, first.state["importance"], 1.0
+            )
             for m in (method, Finetune())
         }
         assert away[EWC] < 0.5 * away[Finetune]
@@ -270,14 +288,14 @@ class TestEWC:
         found = []
         for stage in range(3):
             learner = small.after(method, stage)
-            found.append((fisher(learner), learner.vector))
+            found.append((fisher_information(learner), learner.vector))
             assert {k: v.shape for k, v in learner.state.items()} == {
                 "importance": learner.vector.shape,
                 "anchor": learner.vector.shape,
                 "offset": torch.Size([]),
             }
         here = small.moved(learner)
-        expected = sum(float(penalty(here, at, f, 1.5)) for f, at in found)
+        expected = sum(float(quadratic_penalty(here, at, f, 1.5)) for f, at in found)
         assert small.penalty_of(method, learner, here)[0] == pytest.approx(expected)
 
     def test_lockstep_is_the_loop(self) -> None:
@@ -324,4 +342,4 @@ def penalty_logged(method: Method) -> float:
     """The last logged mean of the penalty in the second task."""
     run = Run(stream=small.stream(), method=method, model=small.MODEL, training=small.EXACT)
     stages = list(Engine([run], device="cpu").stages())
-    return stages[1].outcome.losses[-1][1]["penalty"]
+    return stages[1].losses[-1][1]["penalty"]

@@ -7,20 +7,20 @@ import torch
 from torch import Tensor
 
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
-from engram.learner.learner import Learner
+from engram.learner.learner import RunLearner
 from engram.memory import Memory
-from engram.methods.base import State
-from engram.methods.ewcpp import EWCpp, moving
+from engram.methods.ewcpp import EWCpp, moving_average
+from engram.methods.method import State
 from tests.methods import small
 
 
 def test_weights_of_the_average() -> None:  # [T-E5]
     old, new = torch.tensor(0.1), torch.tensor(0.5)
-    assert moving(old, new, 0.9).item() == pytest.approx(0.46)
-    assert moving(old, new, 0.9, "running").item() == pytest.approx(0.14)
+    assert moving_average(old, new, 0.9).item() == pytest.approx(0.46)
+    assert moving_average(old, new, 0.9, "running").item() == pytest.approx(0.14)
 
 
 def follow(method: EWCpp, gradients: list[list[float]], state: State) -> State:
@@ -68,7 +68,7 @@ class Recorder(EWCpp):
         return super().step(before, after, grad, state)
 
 
-def recorded(**options: Any) -> tuple[list[Tensor], Learner]:
+def recorded(**options: Any) -> tuple[list[Tensor], RunLearner]:
     Recorder.seen = []
     training = Training(precision="float64", optimizer="sgd", lr=0.01, iterations=5, batch_size=16)
     run = Run(

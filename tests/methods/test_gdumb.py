@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engram import keys
-from engram.checks.toys import MODELS, clouds, streams
+from engram.checks.toy_runs import MODELS, make_clouds, make_streams
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import GDumb
@@ -35,7 +35,7 @@ class GDumbTwin(Twin):
         optimizer = OPTIMIZERS[self.training.optimizer](self.net.in_use(stage + 1), self.training)
         count = len(self.kept)
         for epoch in range(EPOCHS):
-            order = keys.order(keys.fold(self.seed, "order", stage, epoch), count, count)
+            order = keys.permutation(keys.fold(self.seed, "order", stage, epoch), count, count)
             for rows in self.kept[order].split(self.training.batch_size):
                 optimizer.zero_grad()
                 F.cross_entropy(self.net(self.x(rows), stage + 1), self.y(rows)).backward()
@@ -48,7 +48,7 @@ def test_weights_are_those_of_a_plain_loop(model, together):
     method = GDumb(memory=Memory(total=TOTAL), epochs=EPOCHS)
     runs = [
         Run(stream=stream, method=method, model=MODELS[model], training=SETTINGS, seed=seed)
-        for seed, stream in enumerate(streams())
+        for seed, stream in enumerate(make_streams())
     ]
     engine, before = Engine(runs, device="cpu", together=together), {}
     for stage in engine.stages():
@@ -71,7 +71,7 @@ def test_weights_are_those_of_a_plain_loop(model, together):
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
 def test_exemplars_of_earlier_tasks_have_their_own_heads(together):
     """Where tasks are told apart, a row competes among the classes of its own task."""
-    stream = task_incremental(clouds(), order=[5, 1, 3, 0, 4, 2])
+    stream = task_incremental(make_clouds(), order=[5, 1, 3, 0, 4, 2])
     training = replace(SETTINGS, optimizer="adam", lr=0.01, batch_size=0)
     method = GDumb(memory=Memory(total=60), epochs=1)
     runs = [
@@ -86,18 +86,18 @@ def test_exemplars_of_earlier_tasks_have_their_own_heads(together):
         logits = net(stream.data.gather(kept.rows).double(), 3)
         logits = logits.masked_fill(~stream.visible[kept.stages], -torch.inf)
         wanted = F.cross_entropy(logits, stream.targets[kept.rows][:, 0]).item()
-        (_, terms), *_ = stage.outcome.losses
+        (_, terms), *_ = stage.losses
         assert terms["task"] == pytest.approx(wanted, abs=1e-10)
         assert len(kept.stages.unique()) == stage.stage + 1
 
 
 def test_the_recipe_says_nothing_about_the_length():
     runs = [
-        Run(stream=streams()[0], method=GDumb(epochs=3, memory=Memory(total=TOTAL)),
+        Run(stream=make_streams()[0], method=GDumb(epochs=3, memory=Memory(total=TOTAL)),
             model=MODELS["plain"], training=replace(SETTINGS, epochs=epochs, first_factor=2.0))
         for epochs in (1, 7)
     ]  # fmt: skip
-    steps = [stage.outcome.steps for stage in Engine(runs, device="cpu").stages()]
+    steps = [stage.steps for stage in Engine(runs, device="cpu").stages()]
     assert steps == [3 * 3] * 6  # three passes of three batches, in every task
 
 

@@ -13,21 +13,23 @@ from torch.func import vmap
 
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
 from engram.memory import Memory
 from engram.methods import agem
-from engram.methods.dual import (
-    EXACT,
-    _every_set,
-    _guessed,
-    _interior,
-    eliminate,
-    nonnegative,
-    value,
-)
 from engram.methods.finetune import Finetune
-from engram.methods.gem import GEM, inner, project
+from engram.methods.gem import (
+    GEM,
+    MOST_ENUMERATED,
+    _exchange_signs,
+    _solve_by_interior_points,
+    _solve_every_set,
+    eliminate,
+    inner_products,
+    project,
+    quadratic_objective,
+    solve_nonnegative,
+)
 from tests.methods import small
 
 
@@ -85,20 +87,22 @@ class TestDual:
     def test_equals_nonnegative_least_squares(self, seed: int, tasks: int, kind: int) -> None:
         past, g = problem(seed, tasks, kind)
         a, q = past @ past.T + 1e-3 * torch.eye(tasks).double(), past @ g
-        found, expected = nonnegative(a, q), reference(a, q)
+        found, expected = solve_nonnegative(a, q), reference(a, q)
         assert bool((found >= 0).all())
-        best = float(value(a, q, expected))
-        assert float(value(a, q, found)) == pytest.approx(best, rel=1e-9, abs=1e-12)
+        best = float(quadratic_objective(a, q, expected))
+        assert float(quadratic_objective(a, q, found)) == pytest.approx(best, rel=1e-9, abs=1e-12)
         assert torch.allclose(past.T @ found, past.T @ expected, atol=1e-6 * float(q.abs().max()))
 
     def test_all_three_solvers_agree(self) -> None:
         quick = 0
         for seed in range(30):
-            past, g = problem(seed, EXACT, seed % 4)
-            a, q = past @ past.T + 1e-3 * torch.eye(EXACT).double(), past @ g
+            past, g = problem(seed, MOST_ENUMERATED, seed % 4)
+            a, q = past @ past.T + 1e-3 * torch.eye(MOST_ENUMERATED).double(), past @ g
             root = a.diagonal().sqrt()
             a, q = a / root[:, None] / root, q / root
-            every, inside, guessed = (f(a, q) for f in (_every_set, _interior, _guessed))
+            every, inside, guessed = (
+                f(a, q) for f in (_solve_every_set, _solve_by_interior_points, _exchange_signs)
+            )
             assert torch.allclose(every, inside, atol=1e-8)
             if guessed is not None:
                 quick += 1
@@ -110,19 +114,21 @@ class TestDual:
         self, monkeypatch: pytest.MonkeyPatch, eliminates: bool
     ) -> None:
         """By torch's routines, and by elimination as on CUDA."""
-        monkeypatch.setattr("engram.methods.dual._may_look", lambda _q: False)
-        monkeypatch.setattr("engram.methods.dual._must_eliminate", lambda _m: eliminates)
+        monkeypatch.setattr("engram.methods.gem._may_read_values", lambda _q: False)
+        monkeypatch.setattr("engram.methods.gem._must_eliminate", lambda _m: eliminates)
         for seed in range(40):
             past, g = problem(seed, (7, 12, 20)[seed % 3], seed % 4)
             a, q = past @ past.T + 1e-3 * torch.eye(len(past)).double(), past @ g
-            best = float(value(a, q, reference(a, q)))
-            assert float(value(a, q, nonnegative(a, q))) == pytest.approx(best, rel=1e-9)
+            best = float(quadratic_objective(a, q, reference(a, q)))
+            assert float(quadratic_objective(a, q, solve_nonnegative(a, q))) == pytest.approx(
+                best, rel=1e-9
+            )
 
     @pytest.mark.parametrize("tasks, eliminates", [(3, False), (9, False), (9, True)])
     def test_maps_over_runs_of_which_one_is_singular(
         self, monkeypatch: pytest.MonkeyPatch, tasks: int, eliminates: bool
     ) -> None:
-        monkeypatch.setattr("engram.methods.dual._must_eliminate", lambda _m: eliminates)
+        monkeypatch.setattr("engram.methods.gem._must_eliminate", lambda _m: eliminates)
         problems = [problem(seed, tasks, 0) for seed in range(3)]
         past = torch.stack([p for p, _ in problems])
         g = torch.stack([g for _, g in problems])
@@ -161,7 +167,7 @@ class TestProjection:
         monkeypatch.setattr("engram.methods.gem.NARROW", width)
         monkeypatch.setattr("engram.methods.gem.BLOCKS", 40)
         past, g = problem(3, 5, 1)
-        products, along = inner(past.float(), g.float())
+        products, along = inner_products(past.float(), g.float())
         rows = past.float().double()
         assert products.dtype == torch.float64
         assert torch.allclose(products, rows @ rows.T, rtol=1e-14, atol=1e-13)
@@ -237,7 +243,7 @@ class TestRun:
 
     def test_lockstep_is_the_loop_with_many_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # with the interior method from the second past task on
-        monkeypatch.setattr("engram.methods.dual.EXACT", 1)
+        monkeypatch.setattr("engram.methods.gem.MOST_ENUMERATED", 1)
         streams = [small.stream(1, seed=seed) for seed in range(2)]
         assert small.gap([GEM(memory=Memory(per_class=3))] * 2, streams=streams) < 1e-9
 
@@ -249,7 +255,7 @@ class TestCounted:
     """Whole tasks pass through the network, the loss of some of their rows counts."""
 
     @staticmethod
-    def memory_batch(learner: Learner, *, short: int = 0) -> Batch:
+    def memory_batch(learner: RunLearner, *, short: int = 0) -> Batch:
         """The exemplars of the first task; padding of weight 0 behind."""
         kept = learner.exemplars
         batch = learner.batch(kept.rows, kept.stages)
@@ -257,7 +263,7 @@ class TestCounted:
         return batch._replace(w=real.double(), old=torch.ones_like(batch.w))
 
     @staticmethod
-    def learner() -> Learner:
+    def learner() -> RunLearner:
         return small.after(GEM(memory=Memory(fraction=1.0)), 0, model=small.Normed)
 
     def test_first_rows_are_what_a_smaller_memory_holds(self) -> None:

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.losses import bce_rows
 from engram.memory import Memory
 from engram.methods.finetune import Finetune
-from engram.methods.icarl import NOWHERE, ICaRL, class_means, distances, soft_targets
-from engram.models.output import Output
+from engram.methods.icarl import NO_MEAN_DISTANCE, ICaRL, class_means, mean_distances, soft_targets
+from engram.models.forward_pass import Output
 from engram.streams import class_incremental, task_incremental
 from tests.methods.rehearsal import (
     SGD,
@@ -66,22 +66,24 @@ def test_nearest_mean() -> None:
     assert flat == pytest.approx([0.923880, 0.382683, 0.229753, 0.973249], abs=1e-5)
     assert valid.tolist() == [True, True, False]
     x = torch.tensor([[1.2, 1.3]], dtype=torch.float64)
-    got = distances(x, means)[0, :2].tolist()
+    got = mean_distances(x, means)[0, :2].tolist()
     assert got == pytest.approx([0.429311, 0.507969], abs=1e-5)
     plain = torch.stack([features[:2].mean(0), features[2:].mean(0)])
     assert (x - plain).norm(dim=1).tolist() == pytest.approx([0.970824, 0.970824], abs=1e-5)
     scores = ICaRL().scores(Output(x, torch.zeros(1, 3)), {"means": means, "valid": valid})[0]
     assert scores.argmax() == 0
     assert (scores[0] - scores[1]).item() == pytest.approx(0.507969 - 0.429311, abs=1e-5)
-    assert scores[2].item() == pytest.approx(0.429311 - NOWHERE, abs=1e-5)  # no mean, never chosen
+    assert scores[2].item() == pytest.approx(
+        0.429311 - NO_MEAN_DISTANCE, abs=1e-5
+    )  # no mean, never chosen
 
 
 def test_each_row_is_normalised_alone() -> None:
     """Normalising over the batch is a known bug elsewhere."""
     features = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     means, _ = class_means(features, torch.tensor([0, 0, 0, 1, 1, 1]), 2)
-    together = distances(features, means)
-    assert torch.allclose(together[:1], distances(features[:1], means))
+    together = mean_distances(features, means)
+    assert torch.allclose(together[:1], mean_distances(features[:1], means))
     assert torch.allclose(means.norm(dim=1), torch.ones(2))
 
 
@@ -113,18 +115,18 @@ def test_evaluation_inside_a_task() -> None:
     stages = train(ICaRL(memory=FEW), STREAM, evaluate_every=2)
     outputs = train(ICaRL(memory=FEW, variant="hb1"), STREAM, evaluate_every=2)
     for nearest, plain in zip(stages, outputs, strict=True):
-        assert len(nearest.outcome.curve) > 1
-        for (_, a), (_, b) in zip(nearest.outcome.curve, plain.outcome.curve, strict=True):
+        assert len(nearest.curve) > 1
+        for (_, a), (_, b) in zip(nearest.curve, plain.curve, strict=True):
             assert np.array_equal(a, b)
             assert np.isfinite(a).all()
-        assert not np.array_equal(nearest.outcome.scores, plain.outcome.scores)
+        assert not np.array_equal(nearest.scores, plain.scores)
         assert torch.equal(nearest.learner.vector, plain.learner.vector)
 
 
 def test_early_stopping_watches_the_outputs() -> None:
     stream = class_incremental(clouds(), valid=0.2)
     stages = train(ICaRL(memory=FEW), stream, restore_best=True, patience=3, epochs=8)
-    assert np.isfinite(stages[-1].outcome.scores).all()
+    assert np.isfinite(stages[-1].scores).all()
 
 
 def test_it_remembers() -> None:
@@ -137,9 +139,9 @@ def test_it_remembers() -> None:
 def test_distillation_keeps_old_outputs_near() -> None:
     """Without exemplars of the past, soft targets alone hold the old outputs."""
     first = train(ICaRL(memory=FEW, variant="hb1"), STREAM[:2], lr=0.5)
-    kept = first[1].outcome.scores[:20, :2] - first[0].outcome.scores[:20, :2]
+    kept = first[1].scores[:20, :2] - first[0].scores[:20, :2]
     plain = train(Finetune(), STREAM[:2], lr=0.5, loss="bce")
-    moved = plain[1].outcome.scores[:20, :2] - plain[0].outcome.scores[:20, :2]
+    moved = plain[1].scores[:20, :2] - plain[0].scores[:20, :2]
     assert np.abs(kept).mean() < 0.5 * np.abs(moved).mean()
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from engram.errors import AccessError
-from engram.methods.base import Method, ReplaySpec
 from engram.methods.finetune import Finetune
 from engram.methods.incremental_joint import IncrementalJoint
 from engram.methods.joint import Joint
+from engram.methods.method import Method, ReplaySpec
 from engram.streams import class_incremental
 from tests.methods.rehearsal import clouds, final, lockstep_gap, spied, train
 from tests.methods.test_er import two_labels

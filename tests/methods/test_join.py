@@ -8,23 +8,23 @@ import torch
 from torch import Tensor, nn
 
 from engram.engine.engine import Engine
-from engram.engine.groups.hyperparameters import varying
-from engram.engine.run import Run
+from engram.engine.hyperparameters import varying_values
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.learner.tree import flatten
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.learner.tensor_tree import flatten
 from engram.memory import Memory
-from engram.methods.base import Gradient, Method, State, Terms
 from engram.methods.er import ER
 from engram.methods.finetune import Finetune
 from engram.methods.icarl import ICaRL
 from engram.methods.join import Join
 from engram.methods.joint import Joint
 from engram.methods.lwf import LwF
-from engram.models.output import Output
+from engram.methods.method import Gradient, Method, State, Terms
+from engram.models.forward_pass import Output
 from engram.streams import Stream, Task, class_incremental, task_incremental
 from tests.methods.rehearsal import SGD, TINY, Normed, clouds, final, lockstep_gap, spied, train
 
@@ -38,7 +38,7 @@ class Pull(Method):
 
     strength: float = 0.1
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         steps = learner.state.get("steps", torch.zeros(()))
         learner.state = {"steps": steps}
         if learner.stage:
@@ -63,7 +63,7 @@ class Both(Pull):
     def replay(self, stage: int) -> Any:
         return ER().replay(stage)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
 
 
@@ -124,7 +124,7 @@ def test_a_single_part_is_that_method(method: Method, optimizer: str) -> None:
     alone = train(method, STREAM, optimizer=optimizer, model=Normed)
     joined = train(Join(method), STREAM, optimizer=optimizer, model=Normed)
     for a, b in zip(alone, joined, strict=True):
-        assert (a.outcome.scores == b.outcome.scores).all()
+        assert (a.scores == b.scores).all()
     one, other = alone[-1].learner, joined[-1].learner
     assert torch.equal(one.vector, other.vector)
     assert flatten({"0": one.state}).keys() == flatten(other.state).keys()
@@ -184,7 +184,7 @@ def test_states_are_kept_apart_and_empty_ones_survive() -> None:
     state = stages[-1].learner.state
     assert state["0"] == {}
     assert state["2"] == {}  # the teacher went with its task
-    assert int(state["1"]["steps"]) == sum(stage.outcome.steps for stage in stages)
+    assert int(state["1"]["steps"]) == sum(stage.steps for stage in stages)
     # a file holds tensors only, so empty states vanish there
     kept = {"1": state["1"]}
     join = Join(Finetune(), Pull(), LwF())
@@ -239,7 +239,7 @@ def test_it_is_a_plain_value() -> None:
     assert repr(Join(Half())) == "Join(parts=(Half(),))"
     described = join.describe()
     assert [part["name"] for part in described["parts"]] == ["ER", "Pull"]
-    found = varying([join, Join(ER(), Pull(strength=2.0))])
+    found = varying_values([join, Join(ER(), Pull(strength=2.0))])
     assert found == {("parts", 1, "strength"): [0.5, 2.0]}
     with pytest.raises(AttributeError):
         join.parts = ()  # type: ignore[misc]

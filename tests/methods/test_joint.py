@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import AccessError
-from engram.methods.base import Method
 from engram.methods.er_infinite import ERInfinite
 from engram.methods.finetune import Finetune
 from engram.methods.joint import Joint
+from engram.methods.method import Method
 from engram.streams import class_incremental, task_incremental
 from tests.methods.rehearsal import (
     SGD,

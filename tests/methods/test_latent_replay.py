@@ -10,17 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks import toys
-from engram.checks.toys import EXACT, MODELS, streams
-from engram.data.core import Data
+from engram.checks import toy_runs
+from engram.checks.toy_runs import EXACT, MODELS, make_streams
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import AccessError, BadArgument
 from engram.memory import Memory
 from engram.methods import ER, EWC, Join, LatentReplay, LwF, NaiveRehearsal
-from engram.methods.base import Method, Phase, ReplaySpec
-from engram.probes.cost import facts_of
+from engram.methods.method import Method, Phase, ReplaySpec
+from engram.probes.standard_probes import run_facts
 from engram.streams import class_incremental
 from tests.engine.test_twins import DECAYED
 from tests.engine.twin import OPTIMIZERS, Twin, away, beside
@@ -56,13 +56,15 @@ class LatentTwin(Twin):
         own = self.stream.tasks[stage].train
         latents = dict(zip(own.tolist(), self.root(own), strict=True))
         for epoch in range(self.training.epochs):
-            order = keys.order(keys.fold(self.seed, "order", stage, epoch), len(own), len(own))
+            order = keys.permutation(
+                keys.fold(self.seed, "order", stage, epoch), len(own), len(own)
+            )
             for number, rows in enumerate(own[order].split(self.training.batch_size)):
                 z, y = [latents[row] for row in rows.tolist()], self.y(rows)
                 if stage:
                     key = keys.fold(self.seed, "step", stage, epoch, number)
                     count = min(self.training.batch_size, len(own))
-                    place = keys.below(keys.fold(key, "memory", 0), len(self.rows), count)
+                    place = keys.randint(keys.fold(key, "memory", 0), len(self.rows), count)
                     old = self.rows[place]
                     z, y = [self.kept[row] for row in old.tolist()] + z, torch.cat([self.y(old), y])
                 optimizer.zero_grad()
@@ -114,7 +116,7 @@ def test_replay_of_inputs_differs():
 
 def run_of(method: Method, model: str = "normed", **changes: object) -> Run:
     training = replace(EXACT, **changes)  # type: ignore[arg-type]
-    return Run(stream=streams()[0], method=method, model=MODELS[model], training=training)
+    return Run(stream=make_streams()[0], method=method, model=MODELS[model], training=training)
 
 
 def test_inputs_of_earlier_tasks_are_not_read(monkeypatch):
@@ -175,12 +177,12 @@ def test_the_root_and_its_statistics_stand_still():
 
 @pytest.mark.parametrize("other", [EWC(strength=0.1), LwF()], ids=["EWC", "LwF"])
 def test_joined(other):
-    runs = toys.runs_of(
-        Join(LatentReplay(memory=MEMORY, root="first_task"), other), streams(), model="normed"
+    runs = toy_runs.make_runs(
+        Join(LatentReplay(memory=MEMORY, root="first_task"), other), make_streams(), model="normed"
     )
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    gaps = [toys.gap(together[k].tensors, alone[k].tensors) for k in alone]
-    assert max(gaps) < toys.CLOSE
+    together, alone = toy_runs.train_runs(runs, together=True), toy_runs.train_runs_alone(runs)
+    gaps = [toy_runs.largest_gap(together[k].tensors, alone[k].tensors) for k in alone]
+    assert max(gaps) < toy_runs.CLOSE
 
 
 @pytest.mark.parametrize("weighting", ["mean", "task_count"])
@@ -188,7 +190,7 @@ def test_it_keeps_what_finetuning_forgets(weighting):
     method = LatentReplay(memory=MEMORY, weighting=weighting, root="first_task")
     run = run_of(method, "plain", epochs=20)
     *_, last = Engine([run], device="cpu").stages()
-    assert min(toys.accuracies(toys.copied(last))) > 0.6
+    assert min(toy_runs.accuracies(toy_runs.copy_stage(last))) > 0.6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +265,6 @@ def test_bytes_of_latents_and_of_images(method, expected):
     )
     (stage,) = Engine([run], device="cpu").stages()
     assert len(stage.learner.exemplars) == count
-    facts = facts_of(stage.learner, seconds=0.0, steps=1)
+    facts = run_facts(stage.learner, seconds=0.0, steps=1)
     assert facts["memory_bytes"] == count * expected
     assert facts.get("latent_bytes", 0) == count * (expected % 30_000)

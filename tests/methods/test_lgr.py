@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from engram import keys
-from engram.checks import toys
-from engram.checks.toys import EXACT, MODELS, streams
+from engram.checks import toy_runs
+from engram.checks.toy_runs import EXACT, MODELS, make_streams
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.errors import BadArgument
 from engram.methods import EWC, LGR, Join, LatentReplay
-from engram.methods.base import Phase
+from engram.methods.method import Phase
 from engram.streams import class_incremental
 from tests.engine.test_twins import DECAYED
 from tests.engine.twin import OPTIMIZERS, Plain
@@ -93,21 +93,21 @@ def test_noise_over_the_images_of_earlier_tasks_changes_no_bit(method):
     """Written while the run trains: before every task, over the rows of all tasks before it."""
     plain, noisy = (_trained(method, spoil) for spoil in (False, True))
     for a, b in zip(plain, noisy, strict=True):
-        assert toys.same(a.tensors, b.tensors)
+        assert toy_runs.trees_equal(a.tensors, b.tensors)
         assert (a.scores == b.scores).all()
 
 
-def _trained(method: Any, spoil: bool) -> list[toys.After]:
-    data = toys.clouds()
+def _trained(method: Any, spoil: bool) -> list[toy_runs.StageCopy]:
+    data = toy_runs.make_clouds()
     data = replace(data, x=data.x.clone())
-    run = Run(stream=class_incremental(data), method=method, model=toys.SPLIT["normed"],
+    run = Run(stream=class_incremental(data), method=method, model=toy_runs.SPLIT_MODELS["normed"],
               training=EXACT)  # fmt: skip
     engine = Engine([run], device="cpu")
     feed = engine.learner(run).feed
     assert feed._x.data_ptr() == data.x.data_ptr()
     found = []
     for stage in engine.stages():
-        found.append(toys.copied(stage))
+        found.append(toy_runs.copy_stage(stage))
         if spoil:  # the engine is between two tasks
             rows = run.stream.tasks[stage.stage].train
             data.x[rows] = 9 * torch.randn_like(data.x[rows])
@@ -128,15 +128,18 @@ def test_the_generator_learns_after_the_root_of_the_first_task():
     )  # fmt: skip
     assert LGR(root="first_task").phases(1) == LGR().phases(0) == (Phase(),)
     *_, last = Engine([_run(LGR(**SMALL))], device="cpu").stages()
-    assert {k for _, terms in last.outcome.losses for k in terms} == {
+    assert {k for _, terms in last.losses for k in terms} == {
         "total", "task", "replay", "generator", "generator_replay",
     }  # fmt: skip
 
 
 def test_joined():
-    runs = toys.runs_of(Join(LGR(**SMALL), EWC(strength=0.1)), streams(), model="normed")
-    together, alone = toys.train(runs, together=True), toys.train_each(runs)
-    assert max(toys.gap(together[k].tensors, alone[k].tensors) for k in alone) < toys.CLOSE
+    runs = toy_runs.make_runs(Join(LGR(**SMALL), EWC(strength=0.1)), make_streams(), model="normed")
+    together, alone = toy_runs.train_runs(runs, together=True), toy_runs.train_runs_alone(runs)
+    assert (
+        max(toy_runs.largest_gap(together[k].tensors, alone[k].tensors) for k in alone)
+        < toy_runs.CLOSE
+    )
 
 
 def test_likelihood_follows_the_model():
@@ -160,5 +163,5 @@ class TestErrors:
 
 
 def _run(method: Any, **changes: Any) -> Run:
-    return Run(stream=streams()[0], method=method, model=MODELS["normed"],
+    return Run(stream=make_streams()[0], method=method, model=MODELS["normed"],
                training=replace(EXACT, **changes))  # fmt: skip

@@ -7,14 +7,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engram.checks.refinement import refined
+from engram.checks.learning_rules import make_refined_streams
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import LUCIR, Finetune
-from engram.methods.lucir import VARIANTS, WEIGHT, growth, imprinted, margin_rows, turned
+from engram.methods.lucir import (
+    HEAD_WEIGHT,
+    VARIANTS,
+    cosine_distance,
+    feature_weight_growth,
+    margin_violations,
+    mean_direction,
+)
 from engram.models.heads import Cosine
 from engram.streams import class_incremental
 from tests.methods.rehearsal import (
@@ -51,34 +58,38 @@ def test_cosines_and_logits() -> None:
 def test_features_weight_and_margin() -> None:
     """[T-L2]-[T-L6]"""
     new, old = torch.tensor([3.0, 4.0]).double(), torch.tensor([4.0, 3.0]).double()
-    away = turned(new[None], old[None])[0]
+    away = cosine_distance(new[None], old[None])[0]
     near(away, 0.04)
     ten, five, many = (torch.tensor(v).double() for v in (10.0, 5.0, 105.0))
-    near(5 * growth(ten, five, "old_new"), 7.071068)
-    near(5 * growth(many, five, "old_new"), 22.912878)
-    near(5 * growth(ten, five, "new_old"), 3.535534)
-    near(5 * growth(many, five, "new_old"), 1.091089)
+    near(5 * feature_weight_growth(ten, five, "old_new"), 7.071068)
+    near(5 * feature_weight_growth(many, five, "old_new"), 22.912878)
+    near(5 * feature_weight_growth(ten, five, "new_old"), 3.535534)
+    near(5 * feature_weight_growth(many, five, "new_old"), 1.091089)
     cosines = torch.tensor([[0.6, 0.5, 0.3, -0.2]]).double()
     known, y = torch.tensor([True, False, False, False]), torch.tensor([[0]])
     for reduce, value in (("mean", 0.3), ("sum", 0.6)):
-        short, count = margin_rows(cosines, y, known, ~known, margin=0.5, hardest=2, reduce=reduce)
+        short, count = margin_violations(
+            cosines, y, known, ~known, margin=0.5, hardest=2, reduce=reduce
+        )
         near(short[0], value)
         assert count.item() == 1
-    near(imprinted(torch.tensor([[3.0, 4.0], [4.0, 3.0]]), 1.5), [1.060660, 1.060660])
-    near(0.7 + 5 * growth(ten, five, "old_new") * away + 0.3, 1.282843)
+    near(mean_direction(torch.tensor([[3.0, 4.0], [4.0, 3.0]]), 1.5), [1.060660, 1.060660])
+    near(0.7 + 5 * feature_weight_growth(ten, five, "old_new") * away + 0.3, 1.282843)
 
 
 def test_margin_takes_every_stored_old_label_and_no_other() -> None:
     cosines = torch.tensor([[0.6, 0.1, 0.5, 0.3]]).double().expand(3, 4)
     known = torch.tensor([True, True, False, False])
     y = torch.tensor([[0, 1], [0, -1], [2, -1]])  # two old labels, one, and a new one
-    short, count = margin_rows(cosines, y, known, ~known, margin=0.5, hardest=2)
+    short, count = margin_violations(cosines, y, known, ~known, margin=0.5, hardest=2)
     near(short, [(0.3 + 0.8) / 2, 0.3, 0.0])
     assert count.tolist() == [1, 1, 0]
-    wide, _ = margin_rows(cosines, y, known, ~known, margin=0.5, hardest=9)  # two new ones only
+    wide, _ = margin_violations(
+        cosines, y, known, ~known, margin=0.5, hardest=9
+    )  # two new ones only
     near(wide, [0.55, 0.3, 0.0])
     none = torch.zeros(4, dtype=torch.bool)
-    near(margin_rows(cosines, y, known, none, margin=0.5, hardest=2)[0], [0.0, 0.0, 0.0])
+    near(margin_violations(cosines, y, known, none, margin=0.5, hardest=2)[0], [0.0, 0.0, 0.0])
 
 
 def begun(method: LUCIR, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
@@ -88,7 +99,7 @@ def begun(method: LUCIR, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     def noting(self: Any, learner: Any, task: Any) -> None:
         start(self, learner, task)
         if learner.stage:
-            rows, y = learner.params[WEIGHT], learner.labels(task.train)[:, 0]
+            rows, y = learner.params[HEAD_WEIGHT], learner.labels(task.train)[:, 0]
             unit = F.normalize(learner.outputs(task.train).features, dim=-1)
             own = [(unit[y == c].mean(0), rows[c]) for c in learner.new.nonzero()[:, 0].tolist()]
             found.append(torch.stack([F.cosine_similarity(a, b, dim=0) for a, b in own]))
@@ -104,7 +115,7 @@ def test_new_rows_are_imprinted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_form_without_imprinting_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     # not by the module's name: doctests may have imported it a second time
-    monkeypatch.setitem(LUCIR.start.__globals__, "imprint", lambda learner, task: None)
+    monkeypatch.setitem(LUCIR.start.__globals__, "imprint_new_classes", lambda learner, task: None)
     assert torch.stack(begun(LUCIR(memory=FEW), monkeypatch)).min() < 0.9
 
 
@@ -114,7 +125,7 @@ def test_old_rows_stand_still() -> None:
     rows, rest = [], []
     for stage in Engine([run], device="cpu", together=False).stages():
         params = stage.learner.params
-        rows.append(params[WEIGHT].clone())
+        rows.append(params[HEAD_WEIGHT].clone())
         rest.append(params["net.head.scale"].clone())
     for k in (1, 2):
         old, new = slice(0, 2 * k), slice(2 * k, 2 * k + 2)
@@ -161,7 +172,7 @@ def test_it_forgets_less(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_label_sets(variant: str) -> None:
-    stages = train(LUCIR(memory=FEW, variant=variant), refined()[0], **LEARN)
+    stages = train(LUCIR(memory=FEW, variant=variant), make_refined_streams()[0], **LEARN)
     assert torch.isfinite(stages[-1].learner.vector).all()
 
 

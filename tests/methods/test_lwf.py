@@ -7,7 +7,7 @@ import torch
 
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
-from engram.learner.net import Net
+from engram.learner.networks import Net
 from engram.losses import distill_rows
 from engram.methods.finetune import Finetune
 from engram.methods.lwf import LwF, distill_blocks
@@ -208,7 +208,7 @@ def test_blocks_follow_the_head() -> None:
 
 def drift(stages: Any) -> float:
     """How far the first head's answers to inputs of the second task moved in that task."""
-    before, after = (torch.as_tensor(s.outcome.scores[20:40, :2]).softmax(-1) for s in stages[:2])
+    before, after = (torch.as_tensor(s.scores[20:40, :2]).softmax(-1) for s in stages[:2])
     return float((before - after).abs().mean())
 
 

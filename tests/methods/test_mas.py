@@ -9,7 +9,7 @@ from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods.finetune import Finetune
 from engram.methods.mas import MAS
-from engram.methods.quadratic import penalty
+from engram.methods.quadratic_penalty import quadratic_penalty
 from tests.methods import small
 
 W = [[1.0, 2.0], [0.0, -1.0]]
@@ -37,8 +37,8 @@ def test_penalty_value() -> None:  # [T-A1]
     omega = torch.tensor([[4.0, 4.0], [2.0, 2.0]]).flatten()
     d = torch.tensor([[0.1, 0.0], [0.0, -0.2]]).flatten()
     zero = torch.zeros(4)
-    assert penalty(d, zero, omega, MAS().factor()).item() == pytest.approx(0.12)
-    assert penalty(d, zero, omega, MAS(half=True).factor()).item() == pytest.approx(0.06)
+    assert quadratic_penalty(d, zero, omega, MAS().factor()).item() == pytest.approx(0.12)
+    assert quadratic_penalty(d, zero, omega, MAS(half=True).factor()).item() == pytest.approx(0.06)
 
 
 def passes(method: MAS) -> list[torch.Tensor]:

@@ -7,15 +7,15 @@ from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods.ewc import EWC
 from engram.methods.finetune import Finetune
-from engram.methods.fisher import fisher
-from engram.methods.online_ewc import OnlineEWC, decayed
-from engram.methods.quadratic import merge
+from engram.methods.fisher import fisher_information
+from engram.methods.online_ewc import OnlineEWC, decay_importance
+from engram.methods.quadratic_penalty import merge_quadratics
 from tests.methods import small
 
 
 def test_running_sum() -> None:  # [T-E4]
     old, new = torch.tensor(0.5), torch.tensor(0.2)
-    assert decayed(old, new, 0.8).item() == pytest.approx(0.6)
+    assert decay_importance(old, new, 0.8).item() == pytest.approx(0.6)
     # with gamma once more inside the loss the same numbers count as .48
     one, two = OnlineEWC(gamma=0.8), OnlineEWC(gamma=0.8, gamma_in_loss=True)
     assert 0.6 * float(two.factor()) / float(one.factor()) == pytest.approx(0.48)
@@ -23,7 +23,7 @@ def test_running_sum() -> None:  # [T-E4]
 
 def test_state_after_three_tasks() -> None:
     method = OnlineEWC(strength=2.0, gamma=0.5)
-    found = [fisher(small.after(method, stage)) for stage in range(3)]
+    found = [fisher_information(small.after(method, stage)) for stage in range(3)]
     learner = small.after(method)
     expected = 0.25 * found[0] + 0.5 * found[1] + found[2]
     assert torch.allclose(learner.state["importance"], expected)
@@ -39,11 +39,11 @@ def test_one_past_task_is_ewc() -> None:
 
 def test_gamma_one_and_equal_anchors_is_the_sum_of_penalties() -> None:
     learner = small.after(Finetune(), 0)
-    one, two = fisher(learner), fisher(learner, labels="pred")
-    learner.state = merge(merge({}, one, learner.vector), two, learner.vector)
+    one, two = fisher_information(learner), fisher_information(learner, labels="pred")
+    learner.state = merge_quadratics(merge_quadratics({}, one, learner.vector), two, learner.vector)
     here = small.moved(learner)
     separate = small.penalty_of(EWC(strength=4.0), learner, here)
-    learner.state = {"importance": decayed(one, two, 1.0), "anchor": learner.vector}
+    learner.state = {"importance": decay_importance(one, two, 1.0), "anchor": learner.vector}
     online = small.penalty_of(OnlineEWC(strength=4.0), learner, here)
     assert separate[0] == pytest.approx(online[0])
     assert torch.allclose(separate[1], online[1])

@@ -17,7 +17,7 @@ from torch import nn
 
 import engram
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.memory import Memory
 from engram.methods import AGEM, LUCIR, BiC, ICaRL, LwF

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.learner.batch import Batch
-from engram.learner.net import Net
+from engram.learner.networks import Net
 from engram.memory import Memory
 from engram.methods.er import ER
 from engram.methods.joint import Joint

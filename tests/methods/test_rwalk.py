@@ -8,10 +8,10 @@ from torch import Tensor
 
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.methods.base import State
 from engram.methods.finetune import Finetune
-from engram.methods.quadratic import normalised, penalty
-from engram.methods.rwalk import RWalk, averaged, ratio
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import quadratic_penalty, scale_to_unit_range
+from engram.methods.rwalk import RWalk, average_scores, loss_drop_per_distance
 from tests.methods import small
 
 GRADIENTS = [(1, -0.5), (0.5, 0.5), (0.2, -0.1), (0.1, 0.3)]
@@ -52,23 +52,23 @@ class TestGoldens:
 
     def test_average_over_tasks(self) -> None:  # [T-R2]
         old, new = torch.tensor([10.0, 2.0]), torch.tensor([20.0, 6.0])
-        assert close(averaged(old, new, "mean"), [15.0, 4.0])
-        assert close(averaged(old, new, "agem_accumulate"), [25.0, 6.0])
-        assert close(averaged(None, new, "mean"), [20.0, 6.0])
-        assert close(averaged(None, new, "agem_accumulate"), [20.0, 6.0])
-        assert close(averaged(None, new, "literal_half_first"), [10.0, 3.0])
+        assert close(average_scores(old, new, "mean"), [15.0, 4.0])
+        assert close(average_scores(old, new, "agem_accumulate"), [25.0, 6.0])
+        assert close(average_scores(None, new, "mean"), [20.0, 6.0])
+        assert close(average_scores(None, new, "agem_accumulate"), [20.0, 6.0])
+        assert close(average_scores(None, new, "literal_half_first"), [10.0, 3.0])
 
     def test_normalised_and_penalty(self) -> None:  # [T-R3]
         every = torch.ones(3, dtype=torch.bool)
 
         def norm(*values: float) -> Tensor:
-            return normalised([torch.tensor(values).double()], [every], "minmax_global")[0]
+            return scale_to_unit_range([torch.tensor(values).double()], [every], "minmax_global")[0]
 
         fisher, score = norm(0.4, 0.1, 0.2), norm(15, 4, 4)
         assert close(fisher, [1, 0, 1 / 3])
         assert close(score, [1, 0, 0])
         d = torch.tensor([0.1, 0.2, -0.3]).double()
-        found = penalty(d, torch.zeros(3).double(), fisher + score, RWalk().factor())
+        found = quadratic_penalty(d, torch.zeros(3).double(), fisher + score, RWalk().factor())
         assert found.item() == pytest.approx(50.0, abs=1e-5)
         assert float(RWalk(half=True).factor()) == 500
 
@@ -76,8 +76,10 @@ class TestGoldens:
 class TestVariants:
     def test_distance_without_half(self) -> None:
         drop, fisher, moved = torch.tensor(0.15), torch.tensor(0.315), torch.tensor(-0.2)
-        assert ratio(drop, fisher, moved, 1e-3, True).item() == pytest.approx(20.547945, abs=1e-4)
-        full = ratio(drop, fisher, moved, 1e-3, False).item()
+        assert loss_drop_per_distance(drop, fisher, moved, 1e-3, True).item() == pytest.approx(
+            20.547945, abs=1e-4
+        )
+        full = loss_drop_per_distance(drop, fisher, moved, 1e-3, False).item()
         assert full == pytest.approx(0.15 / (0.315 * 0.04 + 1e-3), abs=1e-4)
 
     def test_first_batch_as_start(self) -> None:
@@ -164,7 +166,7 @@ class TestRun:
         learner = small.after(RWalk(strength=1.0), 1)
         assert learner.free.sum() < len(learner.free)
         for name in ("running", "score"):
-            part = normalised([learner.state[name]], [learner.free], "minmax_global")[0]
+            part = scale_to_unit_range([learner.state[name]], [learner.free], "minmax_global")[0]
             assert part.min() == 0
             assert part.max() == pytest.approx(1)
 

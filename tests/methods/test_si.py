@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.memory import Memory
-from engram.methods.base import State
 from engram.methods.finetune import Finetune
-from engram.methods.quadratic import slope
-from engram.methods.si import SI, contribution
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import penalty_gradient
+from engram.methods.si import SI, path_contribution
 from tests.methods import small
 
 
@@ -31,8 +31,8 @@ def test_path_integral() -> None:  # [T-S1]
     path = walk(SI(), points, [2 * p for p in points], start)["path"]
     assert path.item() == pytest.approx(1.25)
     moved = torch.tensor([-0.75])
-    assert contribution(path, moved, 0.1).item() == pytest.approx(1.886792, abs=1e-5)
-    assert contribution(path, moved, 1e-3).item() == pytest.approx(2.218279, abs=1e-5)
+    assert path_contribution(path, moved, 0.1).item() == pytest.approx(1.886792, abs=1e-5)
+    assert path_contribution(path, moved, 1e-3).item() == pytest.approx(2.218279, abs=1e-5)
 
 
 @pytest.mark.parametrize("clamp,expected", [("none", -2.857143), ("task_term", 0), ("total", 0)])
@@ -105,7 +105,7 @@ def test_gradient_leaves_the_penalty_out() -> None:
     for before, after, grad in steps[5:]:
         # without momentum the displacement is -lr times the whole gradient
         whole = (before - after) / 0.01
-        pull = slope(before, state["anchor"], state["importance"], 20.0)
+        pull = penalty_gradient(before, state["anchor"], state["importance"], 20.0)
         assert torch.allclose(whole, grad + pull, atol=1e-9)
     assert float(pull.abs().max()) > 1e-6
 
@@ -113,7 +113,7 @@ def test_gradient_leaves_the_penalty_out() -> None:
 def _state_after_first_task(method: SI, steps: list[Any], free: Tensor) -> State:
     path = sum(-grad * (after - before) for before, after, grad in steps)
     start, end = steps[0][0], steps[-1][1]
-    return {"importance": contribution(path, end - start, method.xi), "anchor": end}
+    return {"importance": path_contribution(path, end - start, method.xi), "anchor": end}
 
 
 def test_pi_is_the_rwalk_baseline() -> None:

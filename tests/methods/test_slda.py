@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engram.errors import BadArgument
 from engram.methods import SLDA
-from engram.models.output import Output
+from engram.models.forward_pass import Output
 from tests.engine.test_twins import DECAYED
 from tests.engine.twin import Twin, away, beside
 
@@ -65,7 +65,7 @@ def test_scores_are_those_of_the_textbook(model, together):
         logits = torch.zeros(len(rows), len(learner.opened)).double()
         scores = method.scores(Output(features, logits), learner.state).numpy()
         assert np.abs(scores[:, : wanted.shape[1]] - wanted).max() < 1e-10
-        given = stage.outcome.scores[: len(rows), : wanted.shape[1]].astype(float)
+        given = stage.scores[: len(rows), : wanted.shape[1]].astype(float)
         assert np.abs(given - wanted).max() < 1e-2 * np.abs(wanted).max()  # kept in few digits
         count += 1
     assert count == 9
@@ -78,7 +78,7 @@ def test_the_network_may_keep_its_initial_weights():
         vector, buffers = stage.learner.networks.initial()
         assert torch.equal(stage.learner.vector, vector)
         assert all(torch.equal(stage.learner.buffers[k], v) for k, v in buffers.items())
-        assert stage.outcome.steps == 0
+        assert stage.steps == 0
 
 
 def test_it_keeps_no_exemplars_and_its_state_does_not_grow():

@@ -8,16 +8,15 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.engine.training import Training
 from engram.errors import BadArgument
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
 from engram.memory import Memory
 from engram.methods.finetune import Finetune
-from engram.methods.quadratic import penalty
-from engram.methods.topology import attention, graph_of, length
-from engram.methods.twp import TWP
+from engram.methods.quadratic_penalty import quadratic_penalty
+from engram.methods.twp import TWP, attention, attention_norm, find_graph_layers
 from engram.streams import Stream, class_incremental
 from tests.methods import small
 
@@ -44,7 +43,7 @@ def stream(seed: int | None = None) -> Stream:
     return class_incremental(DATA, classes_per_task=2, seed=seed)
 
 
-def after(method: Any, stage: int = -1, training: Training = ONCE) -> Learner:
+def after(method: Any, stage: int = -1, training: Training = ONCE) -> RunLearner:
     return small.after(method, stage, training, on=stream(), model=GCN)
 
 
@@ -52,7 +51,7 @@ class TestGoldens:
     def derivative(self, norm: str, softmax: bool = False) -> tuple[float, float]:
         weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
         z = torch.tensor([[[1.0], [2.0]]], dtype=torch.float64) * weight
-        value = length(attention(z, EDGES, softmax), torch.ones(1).double(), norm)
+        value = attention_norm(attention(z, EDGES, softmax), torch.ones(1).double(), norm)
         (slope,) = torch.autograd.grad(value, weight)
         return float(value.detach()), float(slope)
 
@@ -117,11 +116,11 @@ class TestGoldens:
 
     def test_penalty(self) -> None:  # [T-W2]
         importance = torch.tensor([100 * 0.04 + 10000 * 0.01])
-        found = penalty(torch.tensor([0.1]), torch.zeros(1), importance, TWP().factor())
+        found = quadratic_penalty(torch.tensor([0.1]), torch.zeros(1), importance, TWP().factor())
         assert found.item() == pytest.approx(1.04)
 
 
-def by_hand(learner: Learner, batch: Any) -> tuple[Tensor, Tensor]:
+def by_hand(learner: RunLearner, batch: Any) -> tuple[Tensor, Tensor]:
     """Gradients of the task loss and of ||e||, from the weights themselves."""
     vector = learner.vector.clone().requires_grad_(True)
     net = FunctionalNet(learner.networks, vector, learner.buffers, training=False)
@@ -160,7 +159,7 @@ class TestImportance:
 
     def test_all_layers_are_read(self) -> None:
         learner = after(TWP(strength=0.0, top=1.0, layers="all"), 0)
-        assert graph_of(learner.networks, "all")[0][1] == "net.backbone.layers.1.linear"
+        assert find_graph_layers(learner.networks, "all")[0][1] == "net.backbone.layers.1.linear"
         views = learner.layout(learner.state["importance"])
         assert bool(views["net.backbone.layers.1.linear.weight"].any())
         first = after(TWP(strength=0.0, top=1.0), 0)
@@ -260,7 +259,7 @@ class TestSteps:
         begins: list[dict[str, Any]] = []
 
         class Watched(TWP):
-            def start(self, learner: Learner, task: Any) -> None:
+            def start(self, learner: RunLearner, task: Any) -> None:
                 super().start(learner, task)
                 kept = {"networks": learner.networks, "batch": learner.batch()}
                 begins.append(kept | learner.snapshot())

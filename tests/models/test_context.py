@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from engram.models import KEY, ROW_WEIGHTS, forward_context
-from engram.models.context import call_number
+from engram.models.forward_pass import call_number
 
 
 def test_context_is_set_nested_and_restored():

@@ -7,7 +7,7 @@ from torch import nn
 
 import engram
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.methods import ER, Finetune
 from engram.models import build
 

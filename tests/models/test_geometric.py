@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from engram.data import load, to_geometric
 from engram.models import GCN, STGCN
-from engram.models.stgcn import over_joints
+from engram.models.stgcn import convolve_over_joints
 
 pytest.importorskip("torch_geometric")
 
@@ -69,5 +69,7 @@ def test_st_gcn_sums_one_convolution_per_partition(skeletons):
         conv = GCNConv(3, 5, normalize=False, add_self_loops=False, bias=False).double()
         conv.lin.weight.data = weight.data
         expected = expected + conv(x, edge_index, edge_weight)
-    found = over_joints(x, graph, block.spatial.weight, torch.zeros_like(block.spatial.bias))
+    found = convolve_over_joints(
+        x, graph, block.spatial.weight, torch.zeros_like(block.spatial.bias)
+    )
     assert torch.allclose(found, expected, atol=1e-10)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from engram.models import graph_ops
-from engram.models.context import PLAIN, forward_context
+from engram.models.forward_pass import PLAIN, forward_context
 from engram.models.gcn import GCN, GraphLayer
+from engram.models.kernels import graph_ops
 from tests.models.kernels import assert_equal, needs_kernels
 
 EDGES = [(1, 2), (2, 3), (4, 3)]
@@ -145,7 +145,7 @@ def test_a_kernel_that_cannot_be_made_is_said_once(monkeypatch):
         tries.append(name)
         raise FileNotFoundError("no compiler")
 
-    monkeypatch.setattr(graph_ops, "_for_kernels", lambda x: True)
+    monkeypatch.setattr(graph_ops, "_make_contiguous", lambda x: True)
     monkeypatch.setattr(graph_ops, "_kernel", fails)
     monkeypatch.setattr(graph_ops, "_proven", {})
     own = [one[0] for one in mix_inputs(1)]
@@ -163,7 +163,7 @@ def test_running_out_of_memory_is_not_the_kernels_fault(monkeypatch):
     def fails(name, args):
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr(graph_ops, "_for_kernels", lambda x: True)
+    monkeypatch.setattr(graph_ops, "_make_contiguous", lambda x: True)
     monkeypatch.setattr(graph_ops, "_kernel", fails)
     monkeypatch.setattr(graph_ops, "_proven", {})
     with pytest.raises(torch.OutOfMemoryError):
@@ -217,9 +217,9 @@ def test_kernels_equal_the_formulas():
 
 def test_tracing_uses_plain_operations(monkeypatch):
     """A compiled step must not hold a kernel; `Compiled` says so while it traces."""
-    from engram.engine.trainers import tracing as compiled
+    from engram.engine.trainers import compiled
 
-    monkeypatch.setattr(compiled, "_compiled", lambda graph, inputs: graph.forward)
+    monkeypatch.setattr(compiled, "_compile_graph", lambda graph, inputs: graph.forward)
     seen = []
 
     def step(x):
@@ -227,7 +227,7 @@ def test_tracing_uses_plain_operations(monkeypatch):
         x.add_(1)
 
     x = torch.zeros(2)
-    run = compiled.Compiled(step, lambda: [x], tuple, {})
+    run = compiled.CompiledStep(step, lambda: [x], tuple, {})
     run()  # once for real, to make what a step makes
     run()  # traced
     run()

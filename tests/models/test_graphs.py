@@ -9,7 +9,7 @@ import torch
 
 from engram import keys
 from engram.models import GCN, SKELETONS, STGCN, build, forward_context
-from engram.models.skeletons import adjacency, bones, both_ways, partitions
+from engram.models.skeleton_graphs import adjacency, bidirectional_edges, bones, partitions
 
 EDGES = [(1, 2), (3, 2), (4, 3), (5, 3)]
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -60,7 +60,7 @@ def test_adjacency_has_both_directions_and_no_loop():
     assert torch.equal(matrix, matrix.T)
     assert matrix.diagonal().tolist() == [0] * 5
     assert matrix.sum(0).tolist() == [1, 2, 3, 1, 1]
-    source, target = both_ways(bones(EDGES, 5))
+    source, target = bidirectional_edges(bones(EDGES, 5))
     assert len(source) == 8
     assert (matrix[target, source] == 1).all()
 

@@ -10,16 +10,16 @@ import torch
 from typer.testing import CliRunner
 
 import engram
-from engram.checks import form
-from engram.checks.report import Broken
+from engram.checks import form_rules
+from engram.checks.check_report import BrokenRule
 from engram.cli import app
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.errors import BadArgument
+from engram.experiments import Recipe
 from engram.methods import Finetune
-from engram.methods.base import Method
+from engram.methods.method import Method
 from engram.models.build import build
-from engram.recipes import Recipe
 
 SCALED = {"name": "cosine", "scale": 10}
 SHAPE = {"sample_shape": (4,), "classes": 3, "seed": 0}
@@ -43,7 +43,7 @@ def scale_of(method: Method, model: Any) -> float:
 
 def test_a_method_states_options():
     assert scale_of(Scaled(), "mlp") == 10
-    form.check_declarations(Scaled())
+    form_rules.check_declarations(Scaled())
 
 
 def test_a_model_states_a_head():
@@ -101,5 +101,5 @@ def test_bad_heads(head, message):
         Recipe.of({"stream": {"data": "blobs"}, "method": "ER",
                    "model": {"name": "mlp", "head": head}})  # fmt: skip
     kind = type("Mine", (Method,), {"head": head})
-    with pytest.raises(Broken, match=message):
-        form.check_declarations(kind())
+    with pytest.raises(BrokenRule, match=message):
+        form_rules.check_declarations(kind())

@@ -10,19 +10,19 @@ from torch import nn
 
 import engram
 from engram import joint, keys
-from engram.cli.show import footnotes
-from engram.data.core import Data
+from engram.cli.result_display import print_footnotes
+from engram.data.dataset import Data
 from engram.engine.engine import Engine
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.errors import BadArgument
+from engram.experiments import Recipe
 from engram.methods import Finetune
 from engram.models import CNN, MLP, LeNet, build, forward_context, resnet18_slim, resnet32
 from engram.models.alexnet import AlexNet
 from engram.models.layers import BatchNorm
 from engram.models.resnet import ResNet50
 from engram.models.vgg import VGG11Slim
-from engram.novelty.facts import layer_width
-from engram.recipes import Recipe
+from engram.novelty.detector import layer_width
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -334,7 +334,7 @@ def test_results_say_where_weights_come_from(capsys):
         torch.zeros(8, 3, 63, 63), [0, 1] * 4, test=(torch.zeros(2, 3, 63, 63), [0, 1])
     )
     result = engram.run(joint(data), model={"name": "alexnet", "hidden": 4}, iterations=1)
-    footnotes(result)
+    print_footnotes(result)
     said = " ".join(capsys.readouterr().err.split())
     assert "alexnet starts from scratch, without pretrained weights" in said
 

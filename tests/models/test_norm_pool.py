@@ -12,20 +12,21 @@ from torch._C._functorch import maybe_current_level
 
 import engram.models as models
 from engram import methods
-from engram.checks.toys import gap
+from engram.checks.toy_runs import largest_gap
 from engram.data import Data
 from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
-from engram.models import conv_blocks, norm_pool
-from engram.models.context import PLAIN, forward_context
+from engram.models import conv_blocks
 from engram.models.conv_blocks import ConvBlocks
+from engram.models.forward_pass import PLAIN, forward_context
+from engram.models.kernels import norm_pool
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
 from tests.models.kernels import INTERPRETED, assert_equal, needs_kernels
 
-WORKS = norm_pool.works.__wrapped__  # without its cache
+WORKS = norm_pool.kernels_work.__wrapped__  # without its cache
 SHAPES = ((3, 9, 10), (4, 8, 8))  # odd edges, even ones
 
 
@@ -73,7 +74,7 @@ def formulas(monkeypatch):
         given = (x, shortcut, weight, beta)
         own = [None if one is None else one.detach().requires_grad_() for one in given]
         with torch.enable_grad():
-            y = norm_pool.plain_train(*own, 1e-5, relu, pool)[0]
+            y = norm_pool.plain_training(*own, 1e-5, relu, pool)[0]
         found = iter(torch.autograd.grad(y, [one for one in own if one is not None], dy))
         return [None if one is None else next(found) for one in own]
 
@@ -81,9 +82,9 @@ def formulas(monkeypatch):
         statistics=statistics, forward=norm_pool.plain_forward, backward=backward
     )
     monkeypatch.setattr(models, "norm_pool_launch", twin, raising=False)
-    monkeypatch.setitem(sys.modules, "engram.models.norm_pool_launch", twin)
+    monkeypatch.setitem(sys.modules, "engram.models.kernels.norm_pool_kernels", twin)
     monkeypatch.setattr(norm_pool, "applies", lambda x: maybe_current_level() is None)
-    monkeypatch.setattr(norm_pool, "works", lambda *_: True)
+    monkeypatch.setattr(norm_pool, "kernels_work", lambda *_: True)
     monkeypatch.setattr(conv_blocks, "_channels_last", lambda x: True)
 
 
@@ -107,13 +108,13 @@ def test_gradients_of_gradients(formulas):
 
 def test_where_the_plain_sequence_runs(formulas, monkeypatch):
     net, x, taken = fused(blocks(3)).train(), torch.randn(4, 3, 8, 8), []
-    own = conv_blocks.at_once
+    own = conv_blocks.run_fused
 
     def at_once(*args, pool):
         taken.append(pool)
         return own(*args, pool=pool)
 
-    monkeypatch.setattr(conv_blocks, "at_once", at_once)
+    monkeypatch.setattr(conv_blocks, "run_fused", at_once)
     net(x)
     assert taken == [True, False]
     with forward_context(torch.tensor([1.0, 1.0, 1.0, 0.0])):  # padding rows
@@ -137,15 +138,17 @@ def test_a_run_with_fused_layers(formulas, method, monkeypatch):
         stream=class_incremental(data), method=method, training=training,
         model={"name": "lenet", "padding": 2, "hidden": 4},
     )  # fmt: skip
-    taken, ends, infer = [], [], norm_pool.infer
-    monkeypatch.setattr(norm_pool, "infer", lambda *a, **k: taken.append(1) or infer(*a, **k))
+    taken, ends, infer = [], [], norm_pool.run_inference
+    monkeypatch.setattr(
+        norm_pool, "run_inference", lambda *a, **k: taken.append(1) or infer(*a, **k)
+    )
     for fused in (False, True):
         engine = Engine([run], device="cpu", together=False)
         engine._factory = LearnerFactory(engine.device, fused=fused)
         last = list(engine.stages())[-1]
         ends.append((last.learner.vector, last.learner.buffers, last.learner.state))
         assert bool(taken) is fused
-    assert gap(*ends) < 1e-9
+    assert largest_gap(*ends) < 1e-9
 
 
 def test_mapped_traced_and_small_passes_are_plain(monkeypatch):
@@ -184,11 +187,11 @@ def test_kernels_that_do_not_work_are_said_once(formulas, monkeypatch, gap, said
         return gap
 
     monkeypatch.setattr(norm_pool, "_broken", [])
-    monkeypatch.setattr(norm_pool, "_gap", tried)
+    monkeypatch.setattr(norm_pool, "_measure_gap", tried)
     with pytest.warns(UserWarning, match=f"more slowly: .*{said}"):
         assert not WORKS(6, False, True, True, torch.float32, torch.device("cpu"))
     assert said in norm_pool._broken[0]
-    monkeypatch.setattr(norm_pool, "works", lambda *_: False)
+    monkeypatch.setattr(norm_pool, "kernels_work", lambda *_: False)
     x, net = torch.randn(4, 3, 8, 8), fused(blocks(3)).train()
     torch.testing.assert_close(net(x), nn.Sequential(*blocks(3).train())(x))
 
@@ -233,7 +236,7 @@ def test_kernels_compile_for_a_gpu_that_is_not_here(channels, corners):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from engram.models import norm_pool_kernels as kernels
+    from engram.models.kernels import norm_pool_kernels as kernels
 
     found = {"C": channels, "WIDE": 64, "ROWS": 32, "CORNERS": corners}
     found |= {"ADDS": True, "SOME": 256, "FEW": 4}

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import engram
+from engram.experiments.recipe_sections import check_model_section
 from engram.models import Cosine, build
 from engram.models.build import model_options
-from engram.recipes.sections import model_section
 
 SMALL = {"sample_shape": (6,), "classes": 3, "seed": 0}
 DATA = engram.load("blobs", classes=4, per_class=15)
@@ -108,7 +108,7 @@ def test_a_constructor_that_wants_no_shape_says_how():
     assert model_options(Wide)[0] == "inputs"  # who gives it needs no shape
     assert build({"name": Wide, "inputs": 6}, **SMALL).backbone.layer.in_features == 6
     with pytest.raises(ValueError, match=r"option of model .*unknown name 'wdth', did you mean"):
-        model_section({"name": Features, "wdth": 3})
+        check_model_section({"name": Features, "wdth": 3})
 
 
 def test_seeds_of_an_instance_share_its_weights_and_it_is_said():
@@ -142,10 +142,10 @@ def test_module_and_class_by_name_are_the_same_experiment(tmp_path, monkeypatch)
         "    def __init__(self, width=4):\n"
         "        super().__init__(nn.LazyLinear(width), nn.ReLU())\n"
     )
-    from engram.own_code import own_object
+    from engram.plugins import load_user_object
 
     named = engram.run(DATA, model="own_net_file.py:Net", out="named")
-    net = own_object("own_net_file.py:Net")
+    net = load_user_object("own_net_file.py:Net")
     given = engram.run(DATA, model=net)
     assert set(named.recipes) == set(given.recipes)
     other = engram.run(DATA, model={"name": "own_net_file.py:Net", "width": 5})

@@ -24,7 +24,7 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 def way(request, monkeypatch):
     """Both ways of the convolution over time, the second being that of CUDA."""
     if request.param == "windows":
-        monkeypatch.setattr(stgcn, "over_time", stgcn.by_windows)
+        monkeypatch.setattr(stgcn, "convolve_over_time", stgcn.convolve_by_windows)
     return request.param
 
 
@@ -89,7 +89,7 @@ def test_equals_convolutions(way, shape, options, train):
 @pytest.mark.parametrize("frames", [1, 6, 7])
 @pytest.mark.parametrize("tk", [1, 3, 9])
 def test_windows_mapped_over_runs_equal_a_convolution(monkeypatch, together, frames, tk):
-    monkeypatch.setattr(stgcn, "TOGETHER", together)
+    monkeypatch.setattr(stgcn, "FRAMES_AT_ONCE", together)
     x, weight, bias = draw(2, 3, frames, 4, 5), draw(2, 6, 5, tk, 1, seed=1), draw(2, 6, seed=2)
     slope = draw(2, 3, frames, 4, 6, seed=3)
 
@@ -104,10 +104,10 @@ def test_windows_mapped_over_runs_equal_a_convolution(monkeypatch, together, fra
         return grad(value, (0, 1, 2))(x[run], weight[run], bias[run])
 
     def value(x, weight, bias, slope):
-        return (stgcn.by_windows(x, weight, bias) * slope).sum()
+        return (stgcn.convolve_by_windows(x, weight, bias) * slope).sum()
 
     mapped = vmap(grad(value, (0, 1, 2)))(x, weight, bias, slope)
-    outputs = vmap(stgcn.by_windows)(x, weight, bias)
+    outputs = vmap(stgcn.convolve_by_windows)(x, weight, bias)
     for run in range(2):
         expected = convolution(x[run], weight[run], bias[run])
         torch.testing.assert_close(outputs[run], expected, **CLOSE)
@@ -118,13 +118,13 @@ def test_windows_mapped_over_runs_equal_a_convolution(monkeypatch, together, fra
 def test_windows_have_a_second_derivative():
     inputs = [draw(1, 3, 1, 2), draw(3, 2, 2, seed=1)]
     assert torch.autograd.gradgradcheck(
-        stgcn.OverTime.apply, [value.requires_grad_() for value in inputs]
+        stgcn.TemporalConvolution.apply, [value.requires_grad_() for value in inputs]
     )
 
 
 def test_no_convolution_where_windows_are_taken(monkeypatch):
     """A mapped convolution is slow on CUDA, so none may come back by another way."""
-    monkeypatch.setattr(stgcn, "over_time", stgcn.by_windows)
+    monkeypatch.setattr(stgcn, "convolve_over_time", stgcn.convolve_by_windows)
     net = STGCN((3, 6, 5), edges=EDGES, width=4)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         net(draw(2, 3, 6, 5).float()).sum().backward()
@@ -156,6 +156,6 @@ def test_dropout_mask_is_drawn_channels_first(way):
     x, twin = draw(2, 3, 6, 5), copy.deepcopy(net)
     with forward_context(None, 5):
         latent = net.root(x)[:, 0]
-    kept = keys.keep(keys.fold(5, net.blocks[0].dropout.name), 0.5, 2, 4, 6, 5)
+    kept = keys.dropout_mask(keys.fold(5, net.blocks[0].dropout.name), 0.5, 2, 4, 6, 5)
     plain = reference(twin, x, True)[:, 0]
     torch.testing.assert_close(latent, torch.where(kept, 2 * plain, 0.0), **CLOSE)

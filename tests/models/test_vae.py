@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from engram.errors import BadArgument
-from engram.models import VAE
-from engram.models.vae import divergence
+from engram.models import VAEGenerator
+from engram.models.vae_generator import kl_divergence
 
 
 @pytest.mark.parametrize(
@@ -20,15 +20,15 @@ from engram.models.vae import divergence
 )
 def test_sizes_are_those_of_the_benchmark(shape, width, count):
     with torch.device("meta"):  # shapes only
-        made = VAE(shape, width=width, noise=100)
+        made = VAEGenerator(shape, width=width, noise=100)
     assert sum(p.numel() for p in made.parameters()) == count
 
 
 def test_golden_cost():
     """mu = (1, 0), logvar = (0, ln 0.5); x = (1, 0) drawn as (0.8, 0.3)."""
     mean, logvar = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, math.log(0.5)]])
-    assert divergence(mean, logvar).item() == pytest.approx(0.596574, abs=1e-6)
-    made = VAE((2,), width=3, noise=2)
+    assert kl_divergence(mean, logvar).item() == pytest.approx(0.596574, abs=1e-6)
+    made = VAEGenerator((2,), width=3, noise=2)
     x, drawn = torch.tensor([[1.0, 0.0]]), torch.logit(torch.tensor([[0.8, 0.3]]))
     assert made.error(drawn, x).item() == pytest.approx(0.289909, abs=1e-6)
     _set(made.mean, mean)
@@ -45,7 +45,7 @@ def _set(layer: nn.Module, answer: torch.Tensor) -> None:
 
 
 def test_noise_is_the_reparametrised_one():
-    made = VAE((2,), width=3, noise=2, likelihood="gaussian").double()
+    made = VAEGenerator((2,), width=3, noise=2, likelihood="gaussian").double()
     x, noise = torch.rand(5, 2).double(), torch.randn(5, 2).double()
     mean, logvar = made.encode(x)
     z = mean + logvar.exp().sqrt() * noise
@@ -56,14 +56,14 @@ def test_noise_is_the_reparametrised_one():
 
 def test_range_of_what_is_drawn():
     z = 100 * torch.randn(64, 4)
-    images = VAE((1, 3, 2), width=8, noise=4).decode(z)
+    images = VAEGenerator((1, 3, 2), width=8, noise=4).decode(z)
     assert images.shape == (64, 1, 3, 2)
     assert images.min() >= 0
     assert images.max() <= 1
-    assert VAE((6,), width=8, noise=4, likelihood="gaussian").decode(z).abs().max() > 1
+    assert VAEGenerator((6,), width=8, noise=4, likelihood="gaussian").decode(z).abs().max() > 1
 
 
 @pytest.mark.parametrize("wrong", [{"width": 0}, {"noise": 0}, {"likelihood": "laplace"}])
 def test_bad_arguments(wrong):
     with pytest.raises(BadArgument, match=next(iter(wrong))):
-        VAE((2,), **wrong)
+        VAEGenerator((2,), **wrong)

@@ -8,7 +8,7 @@ import pytest
 import engram
 from engram import novelty
 from engram.errors import BadArgument, RecordError
-from engram.records.alarms import p_values
+from engram.records.novelty_records import p_values
 from tests.novelty.test_detectors import EVERY
 
 MODEL = {"name": "mlp", "hidden": [8], "head": {"name": "linear", "bias": False}}

@@ -12,12 +12,12 @@ import torch
 import engram
 from engram import novelty
 from engram.checks import check
-from engram.checks import detectors as rules
-from engram.checks.report import Broken
+from engram.checks import detector_rules as rules
+from engram.checks.check_report import BrokenRule
 from engram.errors import BadArgument, RecordError
-from engram.models.output import Output
-from engram.novelty.facts import Facts
-from engram.records.novelty import compare, sets_of
+from engram.models.forward_pass import Output
+from engram.novelty.detector import Facts
+from engram.records.novelty_records import compare_sets, split_items
 
 EVERY = (
     novelty.Softmax(), novelty.Energy(), novelty.ODIN(epsilon=0.01), novelty.B1(), novelty.B2(),
@@ -177,7 +177,7 @@ class TestSets:
     def test_worked_example(self):
         right_then = np.isin(np.arange(5), [0, 1, 2, 4])
         right_now = np.isin(np.arange(5), [0, 2, 3])
-        sets = sets_of(right_then, right_now, np.zeros(5, int), stage=1)
+        sets = split_items(right_then, right_now, np.zeros(5, int), stage=1)
         assert sets.inside[0].tolist() == [0, 2, 3]
         assert sets.forgotten[0].tolist() == [1, 4]
 
@@ -199,12 +199,12 @@ class TestSets:
 
     def test_heads(self):
         """In_i under head i, and every item to come under every head, counted each time."""
-        sets = sets_of(np.ones(7), np.ones(7), [0, 0, 1, 1, 2, 2, 3], stage=1)
+        sets = split_items(np.ones(7), np.ones(7), [0, 0, 1, 1, 2, 2, 3], stage=1)
         scores = np.array([
             [0.9, 0.6, np.nan, np.nan, 0.5, 0.65, 0.2],
             [np.nan, np.nan, 0.95, 0.7, 0.8, 0.75, 0.6],
         ])  # fmt: skip
-        found = compare(scores, sets)
+        found = compare_sets(scores, sets)
         wanted = {"recent_auroc": 0.75, "previous_auroc": 0.875, "mean_auroc": 0.8125}
         assert {k: found[k] for k in wanted} == wanted
         assert found["combined_auroc"] == pytest.approx(0.770833, abs=1e-6)
@@ -428,5 +428,5 @@ class Peeks(novelty.Detector):
 )  # fmt: skip
 def test_detectors_that_break_a_rule(detector, rule):
     assert rule in rules.DETECTOR_CHECKS
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenRule):
         rule(detector)

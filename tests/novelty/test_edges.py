@@ -11,8 +11,8 @@ import engram
 from engram import novelty
 from engram.cli import app
 from engram.errors import BadArgument, RecordError
-from engram.novelty import gaussian
-from engram.records.novelty import compare, sets_of
+from engram.novelty import mahalanobis
+from engram.records.novelty_records import compare_sets, split_items
 from tests.novelty.test_detectors import Linear, facts, fake_batch, scores, train
 
 
@@ -130,18 +130,18 @@ class TestDefined:
         detector, net, state = self.stage(rows.tolist(), [0] * 4)
         found = detector.score(net, rows, None, state)
         assert torch.allclose(found, torch.full_like(found, -1.5))  # rank 3, half of it
-        assert torch.isfinite(gaussian.inverse(torch.zeros(3, 3))).all()
+        assert torch.isfinite(mahalanobis.invert_covariance(torch.zeros(3, 3))).all()
 
     def test_scores_that_are_equal_or_no_numbers(self):
-        sets = sets_of([1, 1, 1, 0], [1, 1, 0, 0], task=[0, 0, 0, 1], stage=0)
-        assert compare(np.zeros((1, 4)), sets)["combined_auroc"] == 0.5
-        odd = compare(np.array([[np.nan, 1.0, 1.0, 0.0]]), sets)
+        sets = split_items([1, 1, 1, 0], [1, 1, 0, 0], task=[0, 0, 0, 1], stage=0)
+        assert compare_sets(np.zeros((1, 4)), sets)["combined_auroc"] == 0.5
+        odd = compare_sets(np.array([[np.nan, 1.0, 1.0, 0.0]]), sets)
         assert odd["combined_auroc"] == 0.5  # one of two inside items is less familiar than novel
-        assert compare(np.full((1, 4), np.nan), sets)["combined_auroc"] == 0.5
+        assert compare_sets(np.full((1, 4), np.nan), sets)["combined_auroc"] == 0.5
 
     def test_empty_sets(self):
-        sets = sets_of([0, 0, 1, 0], [0, 0, 1, 0], task=[0, 0, 1, 2], stage=1)
-        found = compare(np.arange(8.0).reshape(2, 4), sets)
+        sets = split_items([0, 0, 1, 0], [0, 0, 1, 0], task=[0, 0, 1, 2], stage=1)
+        found = compare_sets(np.arange(8.0).reshape(2, 4), sets)
         assert np.isnan(found["previous_auroc"])  # nothing of the first task is inside
         assert np.isfinite(found["recent_auroc"])
         assert np.isnan(found["inside_forgotten_auroc"])

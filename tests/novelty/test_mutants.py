@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from engram import novelty
-from engram.learner.net import FunctionalNet
-from engram.metrics.novelty import auroc
+from engram.learner.networks import FunctionalNet
+from engram.metrics.detection import auroc
 from engram.novelty import mahalanobis
-from engram.probes import view as views
-from engram.records import novelty as records
+from engram.probes import stage_view as views
+from engram.records import novelty_records as records
 from tests.novelty import test_alarms, test_detectors
 from tests.novelty.test_detectors import scores, train
 
@@ -40,12 +40,12 @@ def test_sign_flipped(monkeypatch):
 def test_old_means_refreshed(monkeypatch):
     rule = test_detectors.TestWorkedExamples().test_old_means_are_not_renewed
     rule()
-    usual = mahalanobis.closed
+    usual = mahalanobis.update_gaussians
 
     def fresh(state, shrink):
         return usual({**state, "known": state["known"] & (state["counts"] == 0)}, shrink)
 
-    monkeypatch.setattr(mahalanobis, "closed", fresh)
+    monkeypatch.setattr(mahalanobis, "update_gaussians", fresh)
     killed(rule)
 
 
@@ -75,13 +75,13 @@ def own_stage_decides() -> None:
 def test_forgotten_since_stage_1(monkeypatch):
     rule = own_stage_decides
     rule()
-    usual = records._right
+    usual = records._load_right
 
     def first(result, run, items, head, stage):
         found = usual(result, run, items, head, stage)
         return usual(result, run, items, head, 0) if stage == 1 else found
 
-    monkeypatch.setattr(records, "_right", first)
+    monkeypatch.setattr(records, "_load_right", first)
     killed(rule)
 
 

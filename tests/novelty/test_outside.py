@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import engram
 from engram.cli import app
 from engram.errors import BadArgument
-from engram.probes.outside import Outside
+from engram.probes.ood_data import OODData
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,25 @@ def test_rows_are_read_and_counted():
     data = blobs(1)
     values = result.probes()
     for probe, rows in zip(probes, (6, 42), strict=True):
-        read = Outside(data).rows(probe.part)
+        read = OODData(data).rows(probe.part)
         assert len(read) == rows
         wanted = data.x[read].sum().item()
         found = values[values["metric"] == f"{probe.name}/sum"]["mean"]
         assert len(found) == 3
         assert np.allclose(found, wanted, rtol=1e-4)
     assert [result.ledger[0]["stages"][str(k)]["outside"] for k in range(3)] == [48] * 3
-    assert not set(Outside(data).rows("train").tolist()) & set(data.test.tolist())
+    assert not set(OODData(data).rows("train").tolist()) & set(data.test.tolist())
 
 
 def test_a_limit_takes_equal_shares_of_classes():
     data = blobs(1)
-    few = Outside(data, limit=8)
+    few = OODData(data, limit=8)
     assert len(few.rows("train")) == 8
-    whole = Outside(data).rows("train")
+    whole = OODData(data).rows("train")
     assert set(few.rows("train").tolist()) < set(whole.tolist())
     counts = torch.bincount(data.y[few.rows("train"), 0])
     assert counts.max() - counts.min() <= 1
-    assert torch.equal(few.rows("valid"), Outside(data).rows("valid"))  # it has fewer anyway
+    assert torch.equal(few.rows("valid"), OODData(data).rows("valid"))  # it has fewer anyway
     with pytest.raises(BadArgument, match=r"outside\.limit"):
         train(outside={"data": "blobs", "limit": -1})
 
@@ -78,7 +78,7 @@ def test_inputs_are_seen_as_the_streams_are():
     )
     stream = engram.task_incremental(own, classes_per_task=2)
     result = engram.run(stream, probes=[Looks()], outside=other, epochs=1, device="cpu")
-    rows = Outside(other).rows("valid")
+    rows = OODData(other).rows("valid")
     wanted = ((other.x[rows] / 255 - 0.5) / 0.5).sum().item()
     assert np.allclose(result.probes()["mean"], wanted, rtol=1e-4)
 

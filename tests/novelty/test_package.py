@@ -10,9 +10,9 @@ import engram
 from engram import novelty
 from engram.checks import check
 from engram.errors import BadArgument, EngramError
-from engram.learner.tree import tree_map
-from engram.models.output import Output
-from engram.novelty import gaussian
+from engram.learner.tensor_tree import tree_map
+from engram.models.forward_pass import Output
+from engram.novelty import mahalanobis
 from tests.novelty.test_detectors import Linear, Rows, facts, scores, train
 
 CLASSES, WIDTH = 3, 6
@@ -83,8 +83,8 @@ class TestParity:
             torch.set_default_dtype(torch.float32)
         state = fitted(novelty.Mahalanobis(right=False), x, y)
         ridged = state["covariance"] * len(x) + 1e-6 * torch.eye(WIDTH).double()
-        state = {**state, "precision": gaussian.inverse(ridged)}
-        near(gaussian.nearest(asked, state), wanted)
+        state = {**state, "precision": mahalanobis.invert_covariance(ridged)}
+        near(mahalanobis.nearest_distance(asked, state), wanted)
 
     def test_knn(self, ood, rows):
         x, y, asked, weight = rows

@@ -10,8 +10,8 @@ from torch import nn
 
 import engram
 from engram import novelty
-from engram.learner.net import FunctionalNet
-from engram.probes.view import StageView
+from engram.learner.networks import FunctionalNet
+from engram.probes.stage_view import StageView
 
 TRAIN, TEST = 80, 10_000
 SHARED = (

@@ -14,8 +14,8 @@ import engram
 from engram import novelty
 from engram.cli import app
 from engram.errors import BadArgument
-from engram.novelty import gaussian
-from engram.recipes import Callback
+from engram.experiments import Callback
+from engram.novelty import mahalanobis
 from engram.report import from_result
 
 MODEL = {"name": "mlp", "hidden": [8], "head": {"name": "linear", "bias": False}}
@@ -230,7 +230,7 @@ class TestLogistic:
         generator = torch.Generator().manual_seed(0)
         inside, outside = torch.randn(2, 60, 2, generator=generator).double()
         outside[:, 1] -= 6.0
-        weights, bias = gaussian.logistic(inside, outside)
+        weights, bias = mahalanobis.fit_logistic(inside, outside)
         assert weights[1] > 3 * weights[0].abs()
         right = (inside @ weights + bias > 0).double().mean()
         assert right > 0.95
@@ -240,13 +240,13 @@ class TestLogistic:
 
         generator = torch.Generator().manual_seed(1)
         inside, outside = torch.randn(2, 40, 3, generator=generator).double()
-        weights, bias = gaussian.logistic(inside, outside + 0.5)
+        weights, bias = mahalanobis.fit_logistic(inside, outside + 0.5)
         x = torch.cat([inside, outside + 0.5]).numpy()
         mean, scale = x.mean(0), x.std(0)
         y = np.arange(80) < 40
         found = [
             LogisticRegression(C=c, max_iter=1000).fit((x - mean) / scale, y)
-            for c in gaussian.PENALTIES
+            for c in mahalanobis.PENALTIES
         ]
         odds = [one.decision_function((x - mean) / scale) for one in found]
         own = x @ weights.numpy() + bias.item()
@@ -256,7 +256,7 @@ class TestLogistic:
     def test_without_rows_on_a_side_all_are_alike(self, empty):
         sides = [torch.randn(5, 2).double(), torch.randn(5, 2).double()]
         sides[empty] = sides[empty][:0]
-        weights, bias = gaussian.logistic(*sides)
+        weights, bias = mahalanobis.fit_logistic(*sides)
         assert not weights.any()
         assert not bias.any()
 

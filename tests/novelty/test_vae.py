@@ -9,11 +9,18 @@ import torch
 import engram
 from engram import novelty
 from engram.errors import BadArgument
-from engram.metrics.novelty import auroc
-from engram.models.output import Output
-from engram.novelty.facts import Facts
-from engram.novelty.vae import adam, beginning, module, units
-from engram.novelty.vae_nets import Convolutional, Dense, divergence
+from engram.metrics.detection import auroc
+from engram.models.forward_pass import Output
+from engram.novelty.detector import Facts
+from engram.novelty.vae import (
+    ConvolutionalAutoencoder,
+    DenseAutoencoder,
+    adam_step,
+    initial_weights,
+    kl_divergence,
+    make_autoencoder,
+    mean_and_deviation,
+)
 from tests.novelty.test_detectors import Rows, scores, train
 
 FACTS = Facts(2, 3, torch.ones(1), torch.zeros(1, dtype=torch.float64), False, (1, 8, 8), 4)
@@ -28,7 +35,7 @@ def test_divergence_is_torchs_own():
     mean, variance = torch.randn(5, 3).double(), torch.rand(5, 3).double() + 0.1
     normal = torch.distributions.Normal
     wanted = torch.distributions.kl_divergence(normal(mean, variance.sqrt()), normal(0.0, 1.0))
-    assert torch.allclose(divergence(mean, variance), wanted.sum(1))
+    assert torch.allclose(kl_divergence(mean, variance), wanted.sum(1))
 
 
 def test_adam_is_torchs_own():
@@ -38,21 +45,23 @@ def test_adam_is_torchs_own():
     state |= {"weights": {"w": weight.detach().clone()}, "steps": torch.tensor(0)}
     for step in range(4):
         weight.grad = torch.tensor([1.0, -0.3, float(step)], dtype=torch.float64)
-        state = adam(state, {"w": weight.grad.clone()}, 0.1, torch.tensor(True))
-        same = adam(state, {"w": weight.grad + 9}, 0.1, torch.tensor(False))
+        state = adam_step(state, {"w": weight.grad.clone()}, 0.1, torch.tensor(True))
+        same = adam_step(state, {"w": weight.grad + 9}, 0.1, torch.tensor(False))
         usual.step()
         assert torch.allclose(state["weights"]["w"], weight.detach(), atol=1e-12)
         assert torch.equal(same["weights"]["w"], state["weights"]["w"])
         assert same["steps"] == step + 1
 
 
-@pytest.mark.parametrize("shape, kind", [((1, 8, 16), Convolutional), ((2, 5, 5), Dense)])
+@pytest.mark.parametrize(
+    "shape, kind", [((1, 8, 16), ConvolutionalAutoencoder), ((2, 5, 5), DenseAutoencoder)]
+)
 def test_inputs_come_back_in_their_shape(shape, kind):
-    made = module(shape, 4)
+    made = make_autoencoder(shape, 4)
     assert isinstance(made, kind)
     error, far = made(torch.zeros(3, *shape))
     assert error.shape == far.shape == (3,)
-    same = [beginning(shape, 4, key) for key in (7, 7, 8)]
+    same = [initial_weights(shape, 4, key) for key in (7, 7, 8)]
     assert all(torch.equal(same[0][k], same[1][k]) for k in same[0])
     assert any(not torch.equal(same[0][k], same[2][k]) for k in same[0])
 
@@ -109,7 +118,7 @@ def test_features_that_vary_little_are_known_in_units_of_their_own(scaled):
     detector = novelty.VAE(lr=0.01)
     state = detector.begin(detector.start(FACTS._replace(features=12, like=known)), 0)
     if scaled:
-        centre, unit = units(known, torch.ones(128))
+        centre, unit = mean_and_deviation(known, torch.ones(128))
         state = {**state, "centre": centre, "unit": unit}
     for _ in range(200):
         state = detector.fit(None, batch_of(known), state)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import engram
-from engram.checks import Report, check
-from engram.checks.learning import LEARNS
-from engram.checks.toys import accuracies, runs_of, streams, train
+from engram.checks import CheckReport, check
+from engram.checks.learning_rules import LEARNS
+from engram.checks.toy_runs import accuracies, make_runs, make_streams, train_runs
 from engram.methods import Finetune
 from tests.outside.bic import BiC
 from tests.outside.derpp import DERpp
@@ -39,7 +39,7 @@ IDLE = {
 }
 
 
-def idle(report: Report) -> set[str]:
+def idle(report: CheckReport) -> set[str]:
     return {one.check for one in report if one.passed and "does not apply" in one.message}
 
 
@@ -61,7 +61,8 @@ def test_a_cheat_that_hoards_samples_is_caught():
 @pytest.mark.parametrize("kind", IDLE, ids=lambda kind: kind.__name__)
 def test_an_outside_method_forgets_less_than_finetuning(kind):
     mine, plain = (
-        train(runs_of(method, streams()[:1], training=LEARNS)) for method in (kind(), Finetune())
+        train_runs(make_runs(method, make_streams()[:1], training=LEARNS))
+        for method in (kind(), Finetune())
     )
     last = max(mine)
     ours, theirs = accuracies(mine[last]), accuracies(plain[last])

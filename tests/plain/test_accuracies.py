@@ -20,7 +20,7 @@ from torch import nn
 import engram
 from engram.memory import Memory
 from engram.methods import AGEM, ER, EWC, GEM, MAS, SI, Finetune, ICaRL, Joint, LwF
-from engram.methods.base import Method
+from engram.methods.method import Method
 from tests.plain import distillation, loop, penalties, projections, rehearsal
 from tests.plain.images import Images, scenes, shapes
 

@@ -12,16 +12,21 @@ import engram
 from engram.engine.engine import Engine
 from engram.engine.factory import LearnerFactory
 from engram.errors import BadArgument, EngramError, RecordError
-from engram.pools.cluster import Room, connected
-from engram.pools.dispatch import Dispatcher
-from engram.pools.memory import Need, measure
-from engram.pools.parcels import Outbox, pack, unpack
-from engram.pools.planner import Group, groups_of, shared_out, unfinished
-from engram.pools.remote import Job
-from engram.pools.retries import NODES, TRIES, Attempt
-from engram.recipes import Plan, Recipe
-from engram.recipes.plan import plans_of
-from engram.recipes.recorder import Recorder
+from engram.experiments import Plan, Recipe
+from engram.experiments.plan import make_plans
+from engram.experiments.pools.memory_use import MemoryNeed, measure_memory
+from engram.experiments.pools.planner import (
+    MOST_NODES,
+    MOST_TRIES,
+    Attempt,
+    WorkerGroup,
+    divide_groups,
+    group_plans,
+    select_unfinished,
+)
+from engram.experiments.pools.ray_pool import ClusterResources, Dispatcher, connect_ray
+from engram.experiments.pools.ray_worker import Outbox, RayJob, pack_files, unpack_files
+from engram.experiments.recorder import Recorder
 from engram.records import RunDirectory
 from tests.pools.test_pools import Notes
 
@@ -30,7 +35,7 @@ BASE = {"stream": {"data": "blobs"}}
 
 
 def plans(*recipes: dict[str, Any]) -> list[Plan]:
-    return plans_of([Recipe.of(BASE | one) for one in recipes])
+    return make_plans([Recipe.of(BASE | one) for one in recipes])
 
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -41,10 +46,10 @@ def test_groups_share_a_shape_and_those_that_cost_most_come_first() -> None:
         {"method": "ER", "model": LARGE, "seeds": 2},
         {"method": "ER", "model": LARGE, "seeds": 1, "training": {"epochs": 5}},
     )
-    found = groups_of(made)
+    found = group_plans(made)
     assert [len(one) for one in found] == [4, 2, 1, 1, 1]
     assert [one.lockstep for one in found] == [True, True, False, False, False]
-    spread = shared_out(found, workers=2)
+    spread = divide_groups(found, workers=2)
     costs = [one.cost for one in spread]
     assert costs == sorted(costs, reverse=True)
     assert spread[0].plans[0].run.training.epochs == 5
@@ -52,10 +57,10 @@ def test_groups_share_a_shape_and_those_that_cost_most_come_first() -> None:
 
 
 def test_groups_in_lockstep_are_divided_by_workers_and_by_memory() -> None:
-    (group,) = groups_of(plans({"method": "ER", "model": SMALL, "seeds": 7}))
-    assert [len(one) for one in shared_out([group], workers=1)] == [7]
-    assert sorted(len(one) for one in shared_out([group], workers=3)) == [2, 2, 3]
-    assert sorted(len(one) for one in shared_out([group], workers=1, most=lambda _: 2)) == [
+    (group,) = group_plans(plans({"method": "ER", "model": SMALL, "seeds": 7}))
+    assert [len(one) for one in divide_groups([group], workers=1)] == [7]
+    assert sorted(len(one) for one in divide_groups([group], workers=3)) == [2, 2, 3]
+    assert sorted(len(one) for one in divide_groups([group], workers=1, most=lambda _: 2)) == [
         1, 2, 2, 2,
     ]  # fmt: skip
     assert [len(one) for one in group.halves()] == [3, 4]
@@ -66,27 +71,27 @@ def test_a_sweep_that_goes_on_has_the_groups_it_began_with() -> None:
     made = plans(
         {"method": "ER", "model": SMALL, "seeds": 4}, {"method": "LwF", "model": SMALL, "seeds": 4}
     )
-    whole = shared_out(groups_of(made), workers=2)
+    whole = divide_groups(group_plans(made), workers=2)
     keys = {tuple(plan.key for plan in one.plans) for one in whole}
     for done in whole:
         left = [plan for plan in made if plan not in done.plans]
-        found = unfinished(whole, left)
+        found = select_unfinished(whole, left)
         assert {tuple(plan.key for plan in one.plans) for one in found} < keys
         assert sum(len(one) for one in found) == len(left)
-    assert unfinished(whole, []) == []
-    (one,) = unfinished(whole, whole[0].plans[:1])
+    assert select_unfinished(whole, []) == []
+    (one,) = select_unfinished(whole, whole[0].plans[:1])
     assert not one.lockstep
 
 
 def test_what_cannot_be_built_is_a_group_of_its_own_and_the_first_to_be_tried() -> None:
     wrong = {"method": "ER", "model": {"name": "cnn"}}
-    found = shared_out(groups_of(plans(wrong, {"method": "SI", "model": SMALL})), workers=2)
+    found = divide_groups(group_plans(plans(wrong, {"method": "SI", "model": SMALL})), workers=2)
     assert [one.plans[0].label for one in found] == ["ER", "SI"]
 
 
 def test_planning_for_gpus_puts_dense_networks_together_whatever_their_size() -> None:
     made = plans({"method": "ER", "model": LARGE, "seeds": 3})
-    assert [len(one) for one in groups_of(made, device="cuda")] == [3]
+    assert [len(one) for one in group_plans(made, device="cuda")] == [3]
 
 
 def test_networks_are_built_for_one_seed_only_until_their_runs_begin(
@@ -100,7 +105,7 @@ def test_networks_are_built_for_one_seed_only_until_their_runs_begin(
         return build(self, run)
 
     monkeypatch.setattr(LearnerFactory, "_build", counted)
-    monkeypatch.setattr("engram.engine.factory.KEPT", 1)  # no room for more than one
+    monkeypatch.setattr("engram.engine.factory.MOST_KEPT_BYTES", 1)  # no room for more than one
     runs = [plan.run for plan in plans({"method": "ER", "model": SMALL, "seeds": 5})]
     engine = Engine(runs, device="cpu")
     assert engine.groups() == [[0, 1, 2, 3, 4]]
@@ -113,12 +118,12 @@ def test_networks_are_built_for_one_seed_only_until_their_runs_begin(
 # -- memory ----------------------------------------------------------------------------------------
 def test_memory_is_measured_and_says_how_many_runs_fit() -> None:
     runs = [plan.run for plan in plans({"method": "ER", "model": SMALL, "seeds": 2})]
-    found = measure(runs, "cpu")
+    found = measure_memory(runs, "cpu")
     assert found.each >= 16 * sum(p.numel() for p in torch.nn.Linear(8, 8).parameters())
     assert found.base > 10 << 20  # a process that has imported torch
     assert found.room > found.of(2) > found.of(1)
-    assert Need(base=100, each=10, room=0).most(1500) == 90
-    assert Need(base=100, each=10, room=0).most(1) == 1
+    assert MemoryNeed(base=100, each=10, room=0).most(1500) == 90
+    assert MemoryNeed(base=100, each=10, room=0).most(1) == 1
 
 
 # -- what becomes of groups ------------------------------------------------------------------------
@@ -126,13 +131,13 @@ def dispatcher(tmp_path: Path, device: str = "cpu", **options: Any) -> tuple[Dis
     told = Notes()
     made = plans({"method": "ER", "model": SMALL, "seeds": 4})
     recorder = Recorder(made, tmp_path, device="cpu", callback=told)
-    job = Job(
+    job = RayJob(
         token="t", out=str(tmp_path), device=device, data=None, compile=False, deterministic=False,
         checkpoint_every="5m", folder="", path=(), environ={},
     )  # fmt: skip
-    room = Room(8, 2.0, ({"CPU": 4.0, "memory": 8e9}, {"CPU": 4.0, "memory": 4e9}))
+    room = ClusterResources(8, 2.0, ({"CPU": 4.0, "memory": 8e9}, {"CPU": 4.0, "memory": 4e9}))
     need = options.pop("need", None)
-    group = Group(tuple(made), 4.0, True)
+    group = WorkerGroup(tuple(made), 4.0, True)
     return Dispatcher([group], job, recorder, room, {}, lambda _: need, **options), told
 
 
@@ -142,27 +147,27 @@ def waiting(team: Dispatcher) -> list[int]:
 
 def test_a_group_whose_workers_die_is_tried_again_then_apart_then_given_up(tmp_path: Path) -> None:
     team, told = dispatcher(tmp_path)
-    for _ in range(TRIES):
+    for _ in range(MOST_TRIES):
         team._follow(team.retries.waiting.popleft(), "worker", "")
     assert waiting(team) == [2, 2]
     assert told.notes == [
         "ER (4 runs): its worker process ended early; another one continues it",
         "ER (4 runs): its worker process ended early, again; its runs are retried separately",
     ]
-    alone = Attempt(Group(team.groups[0].plans[:1]), tries=TRIES)
+    alone = Attempt(WorkerGroup(team.groups[0].plans[:1]), tries=MOST_TRIES)
     team.retries.waiting.clear()
     team._follow(alone, "worker", "")
     assert waiting(team) == []
     with pytest.raises(
         EngramError, match="ER: its worker process ended early, again; what it recorded"
     ):
-        team.retries.complain()
+        team.retries.raise_failures()
 
 
 def test_nodes_that_die_are_forgiven_more_often_than_workers(tmp_path: Path) -> None:
     team, _ = dispatcher(tmp_path)
     attempt = team.retries.waiting.popleft()
-    for _ in range(NODES - 1):
+    for _ in range(MOST_NODES - 1):
         team._follow(attempt, "node", "")
         attempt = team.retries.waiting.popleft()
     assert len(attempt.group) == 4
@@ -190,15 +195,15 @@ def test_a_node_that_does_not_see_the_directory_makes_files_travel(tmp_path: Pat
 
 
 def test_resources_are_declared_as_they_were_measured(tmp_path: Path) -> None:
-    team, _ = dispatcher(tmp_path, need=Need(base=1 << 30, each=1 << 28, room=0))
+    team, _ = dispatcher(tmp_path, need=MemoryNeed(base=1 << 30, each=1 << 28, room=0))
     (attempt,) = team.retries.waiting
     assert team.resources(attempt) == {"num_cpus": 4, "memory": int(1.5 * (2 << 30))}
-    need = Need(base=2 << 30, each=1 << 30, room=80 << 30)
+    need = MemoryNeed(base=2 << 30, each=1 << 30, room=80 << 30)
     team, _ = dispatcher(tmp_path, "cuda", need=need)
     (attempt,) = team.retries.waiting
     assert team.resources(attempt) == {"num_cpus": 1, "num_gpus": 3 / 16}  # 9 of 64 GiB
     team.retries.waiting.clear()
-    single = Attempt(Group(attempt.group.plans[:1]))
+    single = Attempt(WorkerGroup(attempt.group.plans[:1]))
     team._follow(single, "memory", "out of memory")
     assert team.resources(team.retries.waiting[0]) == {"num_cpus": 1, "num_gpus": 1.0}
     team._follow(team.retries.waiting.popleft(), "memory", "out of memory")
@@ -219,19 +224,19 @@ def test_what_a_worker_needs_to_go_on_travels_and_news_come_back(tmp_path: Path)
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engram.sweep([recipe], out=tmp_path / "here", device="cpu", callback=Stop())
+        engram.sweep([recipe], out=tmp_path / "run_here", device="cpu", callback=Stop())
     away = tmp_path / "away"
     away.mkdir()
-    unpack(away, pack(RunDirectory(tmp_path / "here"), plans(recipe)))
+    unpack_files(away, pack_files(RunDirectory(tmp_path / "run_here"), plans(recipe)))
     outbox, told = Outbox(away), Notes()
     engram.sweep([recipe], out=away, device="cpu", callback=told)
     assert told.begun == [(2, 0)]
     assert {stage for _, stage in told.stages} == {2, 3, 4}
-    files, gone = outbox.news()
+    files, gone = outbox.collect_changes()
     assert not any(name.startswith((".", "listed-")) for name in files)
-    assert outbox.news() == ({}, [])
-    unpack(tmp_path / "here", files, gone)
-    found = engram.read(tmp_path / "here")
+    assert outbox.collect_changes() == ({}, [])
+    unpack_files(tmp_path / "run_here", files, gone)
+    found = engram.read(tmp_path / "run_here")
     torch.testing.assert_close(torch.tensor(found.matrix), torch.tensor(whole.matrix), rtol=0,
                                atol=0, equal_nan=True)  # fmt: skip
 
@@ -239,7 +244,7 @@ def test_what_a_worker_needs_to_go_on_travels_and_news_come_back(tmp_path: Path)
 @pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil", ""])
 def test_files_stay_inside_the_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(RecordError, match="is no path inside a run directory"):
-        unpack(tmp_path, {name: b""})
+        unpack_files(tmp_path, {name: b""})
 
 
 # -- addresses -------------------------------------------------------------------------------------
@@ -252,7 +257,7 @@ def test_addresses_belong_to_ray_and_are_looked_at_first(monkeypatch: pytest.Mon
         "there": "address: expected HOST:PORT of a cluster, auto or local, got 'there'",
         "127.0.0.1:1": "address: no answer from 127.0.0.1:1",
     }.items():
-        with pytest.raises(EngramError, match=words), connected(address):
+        with pytest.raises(EngramError, match=words), connect_ray(address):
             pass
 
 

@@ -15,13 +15,13 @@ import torch
 
 import engram
 from benchmarks.sweeps.nodes import stages_written
-from engram.disk import _machine
 from engram.errors import BadArgument, EngramError, RecordError
-from engram.pools import POOLS, find_pool, processes
-from engram.pools.telling import Hearing, Telling
-from engram.recipes import Callback, Plan, Recipe
+from engram.experiments import Callback, Plan, Recipe
+from engram.experiments.pools import POOLS, find_pool, process_pool
+from engram.experiments.pools.worker_messages import EventReceiver, EventSender
+from engram.io import _machine_id
 from engram.records import RunDirectory, run_id
-from engram.records.claims import Claims
+from engram.records.locks import Claims
 from tests.forks import FORKS
 
 BASE = {"stream": {"data": "blobs"}, "training": {"epochs": 1}, "seeds": 2}
@@ -132,23 +132,23 @@ def test_another_worker_goes_on_for_one_that_is_killed(
         "Fatal: its worker process ended early (exit code -9); another one continues it"
     ]
     np.testing.assert_array_equal(result.matrix[0], result.matrix[1])
-    left = tmp_path / "out" / f".results.parquet.tmp-{_machine()}-{2**22 + 1}-0"  # of nobody
+    left = tmp_path / "out" / f".results.parquet.tmp-{_machine_id()}-{2**22 + 1}-0"  # of nobody
     left.touch()
     engram.sweep(recipes, pool="processes", out=tmp_path / "out", device="cpu")
     assert not left.exists()  # though all was recorded
-    monkeypatch.setattr("engram.pools.retries.TRIES", 1)
+    monkeypatch.setattr("engram.experiments.pools.planner.MOST_TRIES", 1)
     with pytest.raises(EngramError, match=r"Always: its worker process ended early .*code 9\); wh"):
         engram.sweep([BASE | {"method": "fatal_method:Always"}], pool="processes", out=tmp_path)
 
 
 def test_notes_of_a_worker_are_passed_on_once_its_runs_have_begun() -> None:
     sent: list[tuple[object, ...]] = []
-    worker, told = Telling(sent.append), Notes()
+    worker, told = EventSender(sent.append), Notes()
     worker.note("what the parent has said")
     worker.begin([], 0)
     worker.note("a.safetensors: is damaged")
     for words in sent:
-        Hearing(told, []).hear(*words)  # type: ignore[arg-type]
+        EventReceiver(told, []).receive(*words)  # type: ignore[arg-type]
     assert told.notes == ["a.safetensors: is damaged"]
 
 
@@ -187,15 +187,15 @@ def test_workers_see_the_environment_as_it_is(
 
 
 def test_workers_are_forked_where_nothing_runs_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert processes.context_for("cpu").get_start_method() == "forkserver"
-    monkeypatch.setattr(processes, "device_of", torch.device)
-    assert processes.context_for("cuda").get_start_method() == "spawn"
+    assert process_pool.worker_context("cpu").get_start_method() == "forkserver"
+    monkeypatch.setattr(process_pool, "resolve_device", torch.device)
+    assert process_pool.worker_context("cuda").get_start_method() == "spawn"
 
 
 def test_jobs_of_an_array_share_a_directory_and_train_every_run_once(tmp_path: Path) -> None:
     """Several processes with one and the same command, as a scheduler starts them."""
     recipes = [BASE | {"method": name, "seeds": 3} for name in ("ER", "Finetune")]
-    context = processes.context_for("cpu")
+    context = process_pool.worker_context("cpu")
     options = {"pool": "serial", "out": tmp_path, "device": "cpu"}
     jobs = [context.Process(target=engram.sweep, args=(recipes,), kwargs=options) for _ in range(3)]
     for job in jobs:

@@ -17,8 +17,8 @@ import engram
 from benchmarks.kills.compare import differences
 from benchmarks.sweeps.nodes import stages_written
 from benchmarks.sweeps.two_nodes import TwoNodes, two_nodes
-from engram.pools.cluster import connected
-from engram.recipes import Plan
+from engram.experiments import Plan
+from engram.experiments.pools.ray_pool import connect_ray
 from tests.pools.test_pools import Notes
 
 pytestmark = pytest.mark.skipif(
@@ -34,7 +34,7 @@ BASE = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[TwoNodes]:
-    with two_nodes() as found, connected(found.address):  # workers begin once for all sweeps
+    with two_nodes() as found, connect_ray(found.address):  # workers begin once for all sweeps
         yield found
 
 
@@ -71,8 +71,8 @@ class Impatient(Notes):
 
 def test_whoever_has_no_token_is_told_so(cluster: TwoNodes) -> None:
     code = (
-        "from engram.pools.cluster import connected\n"
-        f"with connected({cluster.address!r}): pass"
+        "from engram.experiments.pools.ray_pool import connect_ray\n"
+        f"with connect_ray({cluster.address!r}): pass"
     )  # fmt: skip
     environ = {**os.environ, "RAY_AUTH_TOKEN": "0" * 32}
     done = subprocess.run(

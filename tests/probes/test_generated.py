@@ -13,10 +13,10 @@ from PIL import Image
 from torch import nn
 
 import engram
-from engram.probes.generated import _bytes
+from engram.probes.generated_samples import _to_bytes
 from engram.report import build, from_directories, from_result
-from engram.report.digest import digest
-from engram.report.sections import all_sections, choose_cast
+from engram.report.report_data import build_report_data
+from engram.report.sections import build_sections, choose_methods
 
 DGR = {"name": "DGR", "width": 16, "noise": 4}
 LGR = {"name": "LGR", "width": 16, "noise": 4, "root_iterations": 4}
@@ -122,22 +122,22 @@ def test_numbers_are_no_pictures():
 
 def test_scaling_is_undone_and_large_pictures_shrink():
     data = engram.Data.from_arrays(torch.zeros(5, 1, 2, 2), [0] * 5, mean=(0.5,), std=(0.25,))
-    assert _bytes(torch.tensor([[[[-2.0, 0.0], [2.0, 4.0]]]]), data).tolist() == [
+    assert _to_bytes(torch.tensor([[[[-2.0, 0.0], [2.0, 4.0]]]]), data).tolist() == [
         [[[0, 128], [255, 255]]]
     ]
     plain = engram.load("digits")
     large = torch.zeros(1, 1, 100, 100)
     large[..., ::2, :] = 1.0
-    assert _bytes(large, plain).unique().tolist() == [128]
-    assert _bytes(large, plain).shape == (1, 1, 50, 50)
-    assert _bytes(large[..., :50, :50], plain).shape == (1, 1, 50, 50)
+    assert _to_bytes(large, plain).unique().tolist() == [128]
+    assert _to_bytes(large, plain).shape == (1, 1, 50, 50)
+    assert _to_bytes(large[..., :50, :50], plain).shape == (1, 1, 50, 50)
 
 
 def test_the_report_shows_them_stage_by_stage(result, tmp_path):
     found, out = result
     inputs = from_directories(out)
-    facts = digest(inputs)
-    sections = {one.name: one for one in all_sections(facts, choose_cast(facts))}
+    facts = build_report_data(inputs)
+    sections = {one.name: one for one in build_sections(facts, choose_methods(facts))}
     panel, dgr, lgr = sections["generated"].panels
     assert [one.label[:3] for one in (panel, dgr, lgr)] == ["DGR", "DGR", "LGR"]
     for one in (dgr, lgr):
@@ -159,5 +159,5 @@ def test_the_report_shows_them_stage_by_stage(result, tmp_path):
 
 
 def test_a_report_without_generators_has_no_such_section():
-    facts = digest(from_result(digits(method="Finetune")))
-    assert "generated" not in {one.name for one in all_sections(facts, choose_cast(facts))}
+    facts = build_report_data(from_result(digits(method="Finetune")))
+    assert "generated" not in {one.name for one in build_sections(facts, choose_methods(facts))}

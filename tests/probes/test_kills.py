@@ -45,13 +45,13 @@ def test_a_killed_run_goes_on_with_what_its_probes_kept(tmp_path, together):
 
 
 def test_a_run_that_goes_on_inside_a_task_keeps_what_its_probes_kept(tmp_path, monkeypatch):
-    from engram.recipes import step_saver
+    from engram.experiments import checkpointing
 
     class Ended(Exception):
         pass
 
     steps = []
-    usual = step_saver.StepSaver.save
+    usual = checkpointing.StepSaver.save
 
     def save(self, places, learners, midways):
         usual(self, places, learners, midways)
@@ -59,8 +59,8 @@ def test_a_run_that_goes_on_inside_a_task_keeps_what_its_probes_kept(tmp_path, m
         if 1 in steps:
             raise Ended
 
-    monkeypatch.setattr(step_saver.StepSaver, "due", lambda self: True)
-    monkeypatch.setattr(step_saver.StepSaver, "save", save)
+    monkeypatch.setattr(checkpointing.StepSaver, "due", lambda self: True)
+    monkeypatch.setattr(checkpointing.StepSaver, "save", save)
     with pytest.raises(Ended):
         train(out=tmp_path, epochs=3)
     monkeypatch.undo()

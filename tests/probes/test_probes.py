@@ -11,8 +11,8 @@ import torch
 
 import engram
 from engram.errors import BadArgument, EngramError, RecordError
-from engram.probes import base
-from engram.recipes import Recipe, plans_of
+from engram.experiments import Recipe, make_plans
+from engram.probes import probe
 from tests.probes.own_probes import ClassDistance, Entropy, Silent
 
 PROBES = (Entropy(), ClassDistance())
@@ -150,7 +150,7 @@ def test_buffers_and_exemplars_are_kept_with_parameters(tmp_path, monkeypatch):
 
 
 def test_a_probe_added_to_an_interrupted_run_gets_its_state(tmp_path):
-    class Stop(engram.recipes.Callback):
+    class Stop(engram.experiments.Callback):
         def stage(self, plan, stage, rows):
             if stage == 1:
                 raise KeyboardInterrupt
@@ -236,7 +236,7 @@ def test_recipes_name_probes_outside_the_id(tmp_path):
     assert recipe.probes[1].name == "entropy temperature=2"
     assert recipe.id == Recipe.of(plain).id
     assert Recipe.read(recipe.write(tmp_path / "recipe.yaml")).probes == recipe.probes
-    assert [len(plan.probes) for plan in plans_of([recipe])] == [2]
+    assert [len(plan.probes) for plan in make_plans([recipe])] == [2]
 
 
 def test_probes_in_processes(tmp_path):
@@ -318,7 +318,7 @@ def test_bad_probes_are_refused(probes, words):
 
 
 def test_names_that_are_taken_are_refused():
-    class Loss(base.Probe):
+    class Loss(probe.Probe):
         pass
 
     with pytest.raises(BadArgument, match=r"Loss.name: expected .* not loss"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import engram
-from engram.recipes import Callback
+from engram.experiments import Callback
 from engram.records import RunDirectory
 
 FEW = {"epochs": 1, "batch_size": 32, "device": "cpu", "together": False}
@@ -36,7 +36,7 @@ def trained(out, **more):
 
 def spoilt(folder):
     """Other numbers for everything recorded so far, as an older program may have written them."""
-    from engram.records.parts import read_part, write_part
+    from engram.records.table_parts import read_part, write_part
 
     for path in RunDirectory(folder).result_files():
         table = read_part(path)
@@ -104,7 +104,7 @@ def test_merged_parts_keep_the_old_numbers_apart(tmp_path):
     assert folder.compact() == 4
     np.testing.assert_array_equal(engram.read(tmp_path).matrix, fresh.matrix)
     assert folder.finished(*fresh.runs[0]) == {0, 1}
-    from engram.records.parts import read_part
+    from engram.records.table_parts import read_part
 
     (kept,) = tmp_path.glob("superseded-*.parquet")
     assert set(read_part(kept).column("value").to_numpy()) == {-7.0}

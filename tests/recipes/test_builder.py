@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import engram
-from engram.cli.data import parsed
+from engram.cli.data_command import parse_options
 from engram.errors import BadArgument
+from engram.experiments import Recipe, build_method, make_plans
+from engram.experiments.overrides import set_value, set_values
+from engram.experiments.plan import Planner
+from engram.experiments.recipe import Experiment
 from engram.methods import Finetune
-from engram.recipes import Recipe, build_method, plans_of
-from engram.recipes.assign import set_value, set_values
-from engram.recipes.experiment import Experiment
-from engram.recipes.plan import Planner
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.rwalk_preset import PAPER
+from engram.reproduce.papers.paper_base import assign_settings
+from engram.reproduce.papers.rwalk_paper import PAPER
 
 SOURCE = str(Path(engram.__file__).parent)
 
@@ -49,7 +49,10 @@ WAYS: list[list[tuple[str, str]]] = []
 def test_a_call_reaches_the_engine_in_two_frames():
     WAYS.clear()
     engram.run(engram.load("blobs"), method=Watched(), epochs=1, device="cpu")
-    assert WAYS[0][:2] == [("recipes/api.py", "run"), ("recipes/execute.py", "execute")]
+    assert WAYS[0][:2] == [
+        ("experiments/run_methods.py", "run"),
+        ("experiments/run_plans.py", "execute"),
+    ]
     assert WAYS[0][2][0].startswith("engine/")
 
 
@@ -67,7 +70,7 @@ def test_a_class_stands_for_its_defaults():
 
 def test_pieces_and_recipe_become_the_same_plans():
     recipe = Recipe.of({"stream": {"data": "blobs"}, "method": "ER", "seeds": 2})
-    (first, *others) = plans_of([recipe])
+    (first, *others) = make_plans([recipe])
     pieces = Experiment.of({"method": "ER", "seeds": 2})
     stream = engram.class_incremental(engram.load("blobs"))
     again = Planner().plans(pieces, stream)
@@ -101,7 +104,7 @@ def test_orders_given_by_name_or_number_are_the_same_run():
     named = {"data": "digits", "order": ["0", "2", "1", 3, 4, 5, 6, 7, 8, 9]}
     numbered = {"data": "digits", "order": [0, 2, 1, 3, 4, 5, 6, 7, 8, 9]}
     made = [Recipe.of({"stream": one, "method": "Finetune"}) for one in (named, numbered)]
-    first, second = plans_of(made)
+    first, second = make_plans(made)
     assert first.key == second.key == (first.recipe, 0, "0-2-1-3-4-5-6-7-8-9")
 
 
@@ -111,8 +114,8 @@ def test_whatever_takes_key_and_value_refuses_with_the_same_words(text):
     takers = [
         lambda: set_value(dict(content), text),
         lambda: set_values([dict(content)], text),
-        lambda: parsed([text]),
-        lambda: assign(PAPER, [text]),
+        lambda: parse_options([text]),
+        lambda: assign_settings(PAPER, [text]),
     ]
     complaints = set()
     for take in takers:

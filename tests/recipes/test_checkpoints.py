@@ -9,9 +9,9 @@ import pytest
 from safetensors import safe_open
 
 import engram
-from engram.checks import toys
+from engram.checks import toy_runs
+from engram.experiments import Callback, checkpointing
 from engram.methods import ER, EWC, DERpp
-from engram.recipes import Callback, checkpoints
 
 FEW = {"device": "cpu", "epochs": 1, "batch_size": 8, "lr": 0.01}
 
@@ -30,7 +30,7 @@ class Ending(Callback):
 
 
 def run(out, method="ER", **more):
-    return engram.run(toys.streams()[1], method=method, out=out, **{**FEW, **more})
+    return engram.run(toy_runs.make_streams()[1], method=method, out=out, **{**FEW, **more})
 
 
 def ended(out, stage, **more):
@@ -73,13 +73,13 @@ def test_a_finished_run_leaves_its_model(keep, together, tmp_path):
             weights = [handle.get_tensor(n).ravel() for n in found if n.startswith("net.")]
             assert np.isin(np.concatenate(weights), kept.parameters).all()
             inputs = handle.get_tensor("rows/x")[handle.get_tensor("exemplars/rows")]
-            assert np.array_equal(inputs, toys.streams()[1].data.x[kept.exemplars[0]])
+            assert np.array_equal(inputs, toy_runs.make_streams()[1].data.x[kept.exemplars[0]])
 
 
 @pytest.mark.parametrize("seeds", [1, 6])
 @pytest.mark.parametrize("reset", [True, False])
 def test_what_the_next_task_makes_anew_is_not_written(reset, seeds, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "ALONE", 5)  # a group of six shares a file
+    monkeypatch.setattr(checkpointing, "MOST_SEPARATE_FILES", 5)  # a group of six shares a file
     more = {"optim_reset": reset, "seeds": seeds, "together": seeds > 1, "method": EWC(strength=1)}
     whole = run(tmp_path / "whole", **more)
     out = tmp_path / "cut"
@@ -102,21 +102,23 @@ def test_what_the_next_task_makes_anew_is_not_written(reset, seeds, tmp_path, mo
 def test_large_states_of_short_stages_are_not_written(tmp_path, monkeypatch):
     """The same numbers come out where a stage must be repeated for want of its state."""
     whole = run(tmp_path / "whole", ER())
-    monkeypatch.setattr(checkpoints, "SMALL", 0)
-    monkeypatch.setattr(checkpoints, "RATE", 1.0)  # a slow disk
+    monkeypatch.setattr(checkpointing, "ALWAYS_WRITTEN_BYTES", 0)
+    monkeypatch.setattr(checkpointing, "WRITTEN_BYTES_PER_SECOND", 1.0)  # a slow disk
     ended(tmp_path / "cut", 1, method=ER())
     assert states(tmp_path / "cut") == []
     again = run(tmp_path / "cut", ER())
     assert np.array_equal(again.matrix, whole.matrix, equal_nan=True)
-    monkeypatch.setattr(checkpoints, "RATE", 1e12)  # a fast disk: written after every stage
+    monkeypatch.setattr(
+        checkpointing, "WRITTEN_BYTES_PER_SECOND", 1e12
+    )  # a fast disk: written after every stage
     ended(tmp_path / "fast", 1, method=ER())
     assert states(tmp_path / "fast") == ["stage-0000.safetensors", "stage-0001.safetensors"]
 
 
 def test_after_the_interval_a_state_is_written_however_large(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "SMALL", 0)
-    monkeypatch.setattr(checkpoints, "SHARE", 0.0)
-    monkeypatch.setattr("engram.recipes.step_saver.StepSaver.due", lambda self: True)
+    monkeypatch.setattr(checkpointing, "ALWAYS_WRITTEN_BYTES", 0)
+    monkeypatch.setattr(checkpointing, "MOST_WRITING_SHARE", 0.0)
+    monkeypatch.setattr("engram.experiments.checkpointing.StepSaver.due", lambda self: True)
     ended(tmp_path, 0, method=ER())
     assert states(tmp_path) == ["stage-0000.safetensors"]
 

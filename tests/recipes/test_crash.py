@@ -17,7 +17,7 @@ import pytest
 from safetensors import safe_open
 
 import engram
-from engram.recipes import Callback, checkpoints
+from engram.experiments import Callback, checkpointing
 from engram.records import COLUMNS, RunDirectory
 from tests.forks import FORKS, die_at_file
 
@@ -187,7 +187,7 @@ ALONE, MANY = 4, 12  # in place of 32, so that few are many
 
 def train_many(out, callback=None):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoints, "ALONE", ALONE)
+        patch.setattr(checkpointing, "MOST_SEPARATE_FILES", ALONE)
         return engram.run(
             stream(3), method="EWC", model={"name": "mlp", "hidden": [8]}, seeds=MANY, out=out,
             device="cpu", batch_size=16, together=True, callback=callback,
@@ -223,7 +223,7 @@ class Noting(Callback):
 
 def die_after(out, stage, never):
     if never:  # as if its state were too large to be written
-        checkpoints.SMALL = checkpoints.SHARE = 0
+        checkpointing.ALWAYS_WRITTEN_BYTES = checkpointing.MOST_WRITING_SHARE = 0
     train_many(out, Dying(stage))
 
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from engram.recipes.garbage import MANY, settled
+from engram.experiments.run_plans import MANY_RUNS, freeze_garbage
 
 
 @pytest.fixture
@@ -18,15 +18,15 @@ def thawed():
 
 
 def test_what_was_there_is_passed_over_and_looked_at_again(thawed):
-    with settled(MANY - 1):
+    with freeze_garbage(MANY_RUNS - 1):
         assert gc.get_freeze_count() == 0
-    with settled(MANY):
+    with freeze_garbage(MANY_RUNS):
         assert gc.get_freeze_count() > 0
     assert gc.get_freeze_count() == 0
 
 
 def test_what_somebody_else_has_settled_stays(thawed):
     gc.freeze()
-    with settled(MANY):
+    with freeze_garbage(MANY_RUNS):
         pass
     assert gc.get_freeze_count() > 0

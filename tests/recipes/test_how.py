@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import engram
-from engram.checks import toys
-from engram.engine.backend import WORKSPACE, determinism
+from engram.checks import toy_runs
+from engram.engine.backend import CUBLAS_WORKSPACE_VARIABLE, deterministic_algorithms
 from engram.errors import BadArgument
+from engram.experiments.checkpointing import StepSaver
 from engram.methods import ER
-from engram.methods.base import Method
-from engram.recipes.step_saver import StepSaver
+from engram.methods.method import Method
 
 
 class Crash(Exception):
@@ -28,7 +28,7 @@ def switches():
         "algorithms": torch.are_deterministic_algorithms_enabled(),
         "warns": torch.is_deterministic_algorithms_warn_only_enabled(),
         "search": cudnn.benchmark, "cudnn": cudnn.deterministic,
-        "workspace": os.environ.get(WORKSPACE),
+        "workspace": os.environ.get(CUBLAS_WORKSPACE_VARIABLE),
     }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ class Watching(Method):
 def test_switches_are_set_while_runs_train(together):
     before, method = switches(), Watching()
     engram.run(
-        toys.streams()[0], method=method, seeds=2, together=together, device="cpu",
+        toy_runs.make_streams()[0], method=method, seeds=2, together=together, device="cpu",
         deterministic=True,
     )  # fmt: skip
     assert method.seen
@@ -63,24 +63,24 @@ def test_switches_are_set_while_runs_train(together):
 def test_switches_are_restored_after_an_error():
     before, method = switches(), Watching(fails=True)
     with pytest.raises(Crash):
-        engram.run(toys.streams()[0], method=method, device="cpu", deterministic=True)
+        engram.run(toy_runs.make_streams()[0], method=method, device="cpu", deterministic=True)
     assert method.seen[0]["algorithms"]
     assert switches() == before
 
 
 def test_nothing_is_touched_without_it():
     method = Watching()
-    engram.run(toys.streams()[0], method=method, device="cpu")
+    engram.run(toy_runs.make_streams()[0], method=method, device="cpu")
     assert not any(seen["algorithms"] or seen["cudnn"] for seen in method.seen)
 
 
 def test_what_was_set_before_stays(monkeypatch):
-    monkeypatch.setenv(WORKSPACE, ":16:8")
+    monkeypatch.setenv(CUBLAS_WORKSPACE_VARIABLE, ":16:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         before = switches()
-        with determinism(True, torch.device("cuda")):
-            assert os.environ[WORKSPACE] == ":16:8"
+        with deterministic_algorithms(True, torch.device("cuda")):
+            assert os.environ[CUBLAS_WORKSPACE_VARIABLE] == ":16:8"
             assert not torch.is_deterministic_algorithms_warn_only_enabled()
         assert switches() == before
     finally:
@@ -88,14 +88,14 @@ def test_what_was_set_before_stays(monkeypatch):
 
 
 def test_cublas_gets_a_workspace_for_the_length_of_the_runs(monkeypatch):
-    monkeypatch.delenv(WORKSPACE, raising=False)
-    with determinism(True, torch.device("cuda")):
-        assert os.environ[WORKSPACE] == ":4096:8"
-    assert WORKSPACE not in os.environ
+    monkeypatch.delenv(CUBLAS_WORKSPACE_VARIABLE, raising=False)
+    with deterministic_algorithms(True, torch.device("cuda")):
+        assert os.environ[CUBLAS_WORKSPACE_VARIABLE] == ":4096:8"
+    assert CUBLAS_WORKSPACE_VARIABLE not in os.environ
 
 
 def test_it_is_no_part_of_the_experiment(tmp_path):
-    stream = toys.streams()[0]
+    stream = toy_runs.make_streams()[0]
     first = engram.run(stream, method="ER", device="cpu", out=tmp_path, deterministic=True)
     method = Watching()
     again = engram.run(
@@ -147,7 +147,7 @@ def test_the_interval_of_checkpoints_can_be_set(given, seconds, tmp_path, monkey
         original(self, folder, plans, every, *rest)
 
     monkeypatch.setattr(StepSaver, "__init__", watched)
-    stream = toys.streams()[0]
+    stream = toy_runs.make_streams()[0]
     engram.run(stream, method="ER", device="cpu", out=tmp_path / "a", checkpoint_every=given)
     engram.run(stream, method="ER", device="cpu", out=tmp_path / "b")
     assert found == [seconds, 300.0]
@@ -157,7 +157,7 @@ def test_the_interval_of_checkpoints_can_be_set(given, seconds, tmp_path, monkey
 def test_an_interval_that_is_none_is_refused_before_anything_is_written(wrong, tmp_path):
     with pytest.raises(BadArgument, match="checkpoint_every: expected a duration such as 90s"):
         engram.run(
-            toys.streams()[0], method="ER", device="cpu", out=tmp_path / "a",
+            toy_runs.make_streams()[0], method="ER", device="cpu", out=tmp_path / "a",
             checkpoint_every=wrong,
         )  # fmt: skip
     assert not (tmp_path / "a").exists()

@@ -18,17 +18,17 @@ import yaml
 from torch import nn
 
 import engram
-from engram.data.packing import write_packed
+from engram.data.packed import write_packed
 from engram.errors import BadArgument, RecordError
+from engram.experiments import Recipe, experiment_id, make_plans
+from engram.experiments.experiment_id import describe
+from engram.experiments.order_study import order_plans
 from engram.memory import Memory
 from engram.methods import ER, Finetune
-from engram.methods.base import Method
-from engram.recipes import Recipe, identity, plans_of
-from engram.recipes.describe import describe
-from engram.recipes.orders import order_plans
+from engram.methods.method import Method
 from engram.report import from_result
-from engram.report.digest import digest
-from engram.streams.orders import random_class_orders
+from engram.report.report_data import build_report_data
+from engram.streams.task_orders import random_class_orders
 
 FEW = {"epochs": 1, "batch_size": 32, "device": "cpu"}
 
@@ -49,7 +49,7 @@ def ran(out, over=None, **more):
     """The result and how many runs were finished before."""
     done = []
 
-    class Counting(engram.recipes.Callback):
+    class Counting(engram.experiments.Callback):
         def begin(self, plans, finished):
             done.append(finished)
 
@@ -79,7 +79,7 @@ def test_other_data_under_the_same_path_is_another_run(tmp_path):
     np.testing.assert_array_equal(second.matrix, alone.matrix)
     assert len(engram.read(tmp_path / "out").summary()) == 2  # no mean over both
     report = from_result(engram.read(tmp_path / "out"))
-    assert digest(report).runs["stream"].nunique() == 2  # nor one place in a ranking
+    assert build_report_data(report).runs["stream"].nunique() == 2  # nor one place in a ranking
 
 
 def test_other_data_under_the_same_name_is_another_run(tmp_path):
@@ -126,7 +126,7 @@ def test_a_moved_file_is_the_same_experiment(tmp_path):
 
 MODULE = """
 from dataclasses import dataclass
-from engram.methods.base import Method
+from engram.methods.method import Method
 SCALE = {scale}
 
 def scaled(value):
@@ -229,7 +229,7 @@ def test_ids_are_the_same_in_another_process(tmp_path, monkeypatch):
     import rich_module
 
     here = json.dumps(describe(rich_module.Net(), "model"), sort_keys=True)
-    code = "import rich_module; from engram.recipes.describe import describe; import json"
+    code = "import rich_module; from engram.experiments.experiment_id import describe; import json"
     code += "; print(json.dumps(describe(rich_module.Net(), 'model'), sort_keys=True))"
     other = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     there = subprocess.run(
@@ -242,7 +242,7 @@ def test_ids_are_the_same_in_another_process(tmp_path, monkeypatch):
 
 def test_files_of_one_name_in_two_folders_are_two_modules(tmp_path):
     text = (
-        "from dataclasses import dataclass\nfrom engram.methods.base import Method\n"
+        "from dataclasses import dataclass\nfrom engram.methods.method import Method\n"
         "@dataclass(frozen=True)\nclass Twin(Method):\n    size: int = {}\n"
     )
     found = []
@@ -280,7 +280,7 @@ def in_a_script(text):
 
 def test_classes_of_scripts_and_notebooks_are_known_by_what_they_do():
     base = """
-        from engram.methods.base import Method
+        from engram.methods.method import Method
         from dataclasses import dataclass
         @dataclass(frozen=True)
         class Own(Method):
@@ -385,7 +385,7 @@ def test_objects_recipes_and_spelt_defaults_have_one_id():
     ids = {
         id_of(method="ER"), id_of(method=ER(), model={"name": "mlp"}), id_of(method="ER", seeds=2),
         engram.sweep([recipe], device="cpu").runs[0].recipe, Recipe.of(spelt).id,
-        plans_of([Recipe.of(recipe)])[0].recipe, id_of(over=blobs(), method="ER"),
+        make_plans([Recipe.of(recipe)])[0].recipe, id_of(over=blobs(), method="ER"),
     }  # fmt: skip
     assert len(ids) == 1
     assert Recipe.of(recipe | {"training": {"lr": 0.1}}).id not in ids
@@ -460,15 +460,15 @@ def test_one_experiment_is_run_once_and_has_one_label():
 @pytest.mark.parametrize("way", ["study", "recipes"])
 def test_a_study_of_orders_is_identified_once(monkeypatch, way):
     calls = []
-    usual = identity.describe
-    monkeypatch.setattr(identity, "describe", lambda *args: calls.append(args) or usual(*args))
+    usual = experiment_id.describe
+    monkeypatch.setattr(experiment_id, "describe", lambda *args: calls.append(args) or usual(*args))
     recipe = Recipe.of({"stream": {"data": "blobs", "data_options": {"classes": 6}},
                         "method": "EWC", "keep": "counts"})  # fmt: skip
     chosen = random_class_orders(6, 200)
     if way == "study":
         plans = order_plans(recipe, class_orders=chosen)
     else:
-        plans = plans_of([recipe.in_order(order) for order in chosen])
+        plans = make_plans([recipe.in_order(order) for order in chosen])
     assert len({plan.recipe for plan in plans}) == 1
     assert len(plans) == 200
     assert len(calls) < 12

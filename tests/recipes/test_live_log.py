@@ -11,10 +11,9 @@ import pytest
 
 import engram
 from engram.errors import BadArgument
-from engram.recipes import live_log, notebook
-from engram.recipes.callback import Callback
-from engram.records.export.logs import MissingExtra, logs
-from engram.records.export.sink import file_name
+from engram.experiments import callbacks
+from engram.experiments.callbacks import Callback
+from engram.records.export import MissingExtra, folder_name, run_logs
 
 QUICK = {"model": {"name": "mlp", "hidden": [4]}, "device": "cpu"}
 
@@ -41,7 +40,7 @@ class Book:
 @pytest.fixture
 def book(monkeypatch):
     made = Book()
-    monkeypatch.setattr(live_log, "opener", lambda tool, folder: made.open)
+    monkeypatch.setattr(callbacks, "choose_sink", lambda tool, folder: made.open)
     monkeypatch.setitem(sys.modules, "tensorboard", ModuleType("tensorboard"))
     return made
 
@@ -63,7 +62,7 @@ def test_every_stage_is_told_when_it_is_done(book, stream):
                         callback=Watch(), **QUICK)  # fmt: skip
     assert order[0][2] == 0  # the caller's callback comes first, and nothing was said before
     assert order[2][2] > 0  # the first stages of both runs were told before the second came
-    for log in logs(result):  # the same numbers as an export of the finished runs
+    for log in run_logs(result):  # the same numbers as an export of the finished runs
         told = book.of(log.name, "stage")
         assert [stage for stage, _ in told] == [0, 1, 2]
         for (_, live), (_, after) in zip(told, log.stages, strict=True):
@@ -91,7 +90,7 @@ def test_a_run_that_goes_on_remembers_its_first_stages(book, stream, tmp_path):
 
 def test_a_tool_that_fails_does_not_stop_the_runs(book, stream, monkeypatch):
     monkeypatch.setattr(book, "open", lambda log: 1 / 0)
-    monkeypatch.setattr(live_log, "opener", lambda tool, folder: book.open)
+    monkeypatch.setattr(callbacks, "choose_sink", lambda tool, folder: book.open)
     with pytest.warns(UserWarning, match="failed .division by zero.; the runs continue"):
         result = engram.run(stream, log="tensorboard", **QUICK)
     assert np.isfinite(result.metric("average_accuracy")).all()
@@ -106,9 +105,9 @@ def test_tools_are_refused_before_any_work(monkeypatch):
 
 
 def test_folder_names_are_safe():
-    assert file_name("ER memory=5/x") == "ER memory=5_x"
-    assert file_name("方法") != file_name("方式")
-    assert file_name("..") == "run"
+    assert folder_name("ER memory=5/x") == "ER memory=5_x"
+    assert folder_name("方法") != folder_name("方式")
+    assert folder_name("..") == "run"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -127,11 +126,11 @@ def test_real_tools(tool, left, stream, tmp_path, monkeypatch):
 
 def test_a_bar_in_notebooks(stream, monkeypatch):
     shown = []
-    monkeypatch.setattr(notebook, "EVERY", 0.0)
-    monkeypatch.setattr(notebook, "displayed", lambda: shown.append)
+    monkeypatch.setattr(callbacks, "REDRAW_SECONDS", 0.0)
+    monkeypatch.setattr(callbacks, "make_html_display", lambda: shown.append)
     engram.run(stream, **QUICK)
     assert shown == []  # no notebook, no bar
-    monkeypatch.setattr(notebook, "in_notebook", lambda: True)
+    monkeypatch.setattr(callbacks, "in_notebook", lambda: True)
     engram.run(stream, seeds=2, label="<b>", together=False, **QUICK)
     assert "starting" in shown[0]
     assert any("&lt;b&gt;: task 3 of 3" in text for text in shown)
@@ -142,7 +141,7 @@ def test_a_bar_in_notebooks(stream, monkeypatch):
 
 
 def test_a_kernel_is_recognised(monkeypatch):
-    assert not notebook.in_notebook()
+    assert not callbacks.in_notebook()
     shell = type("ZMQInteractiveShell", (), {})()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert notebook.in_notebook()
+    assert callbacks.in_notebook()

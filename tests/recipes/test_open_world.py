@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import engram
 from engram.cli import app
-from engram.novelty.scout import Scout
+from engram.experiments.open_world import ArrivalProbe
 from engram.novelty.softmax import Softmax
-from engram.records.novelty import FAMILIARITY
+from engram.records.novelty_records import FAMILIARITY
 
 DATA = engram.load("blobs", classes=6)
 OPTIONS = {"known": 2, "budget": 8, "epochs": 5, "lr": 0.01, "novel_share": 0.25, "device": "cpu"}
@@ -93,7 +93,7 @@ def test_nothing_flagged_nothing_spent():
 def test_a_scout_scores_rows_as_its_detector_scores_items():
     stream = engram.class_incremental(DATA, classes_per_task=3, valid=0.2)
     test, held = (torch.cat([getattr(task, part) for task in stream]) for part in ("test", "valid"))
-    scout = Scout(Softmax(), tuple(test.tolist()), tuple(held.tolist()))
+    scout = ArrivalProbe(Softmax(), tuple(test.tolist()), tuple(held.tolist()))
     result = engram.run(stream, probes=[scout], epochs=2, device="cpu", seeds=2, together=True)
     arrays = result.arrays("scout", 1)
     np.testing.assert_allclose(arrays["arrived"], arrays[FAMILIARITY][0], rtol=1e-5)

@@ -9,15 +9,14 @@ import pytest
 
 import engram
 from engram import metrics
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.errors import BadArgument
-from engram.recipes import OrderStudy
-from engram.recipes.experiment import Experiment
-from engram.recipes.orders import order_plans, orders
-from engram.recipes.plan import Planner
-from engram.recipes.recipe import Recipe
-from engram.streams.orders import class_order
-from engram.streams.published import iirc, published
+from engram.experiments import OrderStudy
+from engram.experiments.order_study import order_plans, orders
+from engram.experiments.plan import Planner
+from engram.experiments.recipe import Experiment, Recipe
+from engram.streams.hierarchical_streams import iirc, read_published_tasks
+from engram.streams.task_orders import class_order
 
 
 def small(method="Finetune", **more):
@@ -274,7 +273,7 @@ def test_skeletons_by_subject_and_by_view(by, tasks):
 
 def test_a_published_configuration_is_an_order() -> None:
     """Outside the id, in the order column."""
-    superclasses, orphans, _ = published("cifar")
+    superclasses, orphans, _ = read_published_tasks("cifar")
     names = [name for members in superclasses.values() for name in members] + orphans
     data = Data.from_arrays(np.arange(2000.0)[:, None], names * 20)
     one = Experiment.of({"method": "Finetune"})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import engram
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
-from engram.recipes import Recipe, plans_of
-from engram.recipes.rows import group_rows
-from engram.records import Items
+from engram.experiments import Recipe, make_plans
+from engram.experiments.stage_records import measure_results
+from engram.records import Rows
 
 
 def finished(method, training, **further):
@@ -22,29 +24,35 @@ def finished(method, training, **further):
         })
         for order in (list(range(10)), list(range(9, -1, -1)))
     ]  # fmt: skip
-    plans = plans_of(recipes)
+    plans = make_plans(recipes)
     engine = Engine([plan.run for plan in plans], device="cpu", together=True)
     group = []
     for stage in engine.stages():
-        plan = plans[stage.run]
-        group.append((plan, stage, Items.of_stream(plan.run.stream)))
+        group.append((stage, plans[stage.run]))
         if stage.last_of_group:
             yield group
             group = []
+
+
+def group_rows(group):
+    """The rows of each run; the results themselves stay without."""
+    results, plans = zip(*[(replace(one, rows=Rows()), plan) for one, plan in group], strict=True)
+    measure_results(results, plans)
+    return [one.rows for one in results]
 
 
 @pytest.mark.parametrize("method", ["Finetune", "ER", "EWC"])
 def test_together_as_alone(method):
     for group in finished(method, {}, average="macro"):
         assert len(group) == 4
-        for rows, one in zip(group_rows(group)[0], group, strict=True):
-            assert to_list(rows) == to_list(group_rows([one])[0][0])
+        for rows, one in zip(group_rows(group), group, strict=True):
+            assert to_list(rows) == to_list(group_rows([one])[0])
 
 
 def test_a_diverged_run_says_so_and_the_others_go_on():
     group = next(finished("Finetune", {}))
-    group[1][1].learner.diverged = 0
-    rows = group_rows(group)[0]
+    group[1][0].learner.diverged = 0
+    rows = group_rows(group)
     assert ["diverged" in one.metrics for one in rows] == [False, True, False, False]
     assert "accuracy" not in rows[1].metrics
     assert "accuracy" in rows[2].metrics
@@ -52,8 +60,8 @@ def test_a_diverged_run_says_so_and_the_others_go_on():
 
 def test_curves_are_kept():
     group = next(finished("Finetune", {"evaluate_every": 1}))
-    for rows, one in zip(group_rows(group)[0], group, strict=True):
-        assert to_list(rows) == to_list(group_rows([one])[0][0])
+    for rows, one in zip(group_rows(group), group, strict=True):
+        assert to_list(rows) == to_list(group_rows([one])[0])
         assert (rows.frame().query("metric == 'accuracy'")["step"] > 0).any()
 
 

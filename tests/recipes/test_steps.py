@@ -16,14 +16,14 @@ from safetensors import safe_open
 
 import engram
 from engram import keys, methods
-from engram.checks import tamed, toys
-from engram.engine.checkpoints.resume_point import ResumePoint, StepSlices
+from engram.checks import toy_runs
+from engram.engine.checkpoints import ResumePoint, StepSlices
+from engram.experiments import Callback, Recipe
+from engram.experiments.checkpointing import StepSaver
+from engram.experiments.order_study import orders
+from engram.experiments.run_plans import execute
 from engram.memory import Memory
-from engram.methods.base import Method, Phase
-from engram.recipes import Callback, Recipe
-from engram.recipes.execute import execute
-from engram.recipes.orders import orders
-from engram.recipes.step_saver import StepSaver
+from engram.methods.method import Method, Phase
 from tests.forks import FORKS, speak_into
 
 METHODS = (
@@ -57,16 +57,22 @@ class TwoPhases(Method):
         learner.params["net.head.weight"].mul_(0.5)  # a second time would be seen
 
 
-SLICES = "engram.engine.checkpoints.resume_point.Slices"
+SLICES = "engram.engine.checkpoints.SliceLength"
 
 
 def run(out, method, *, seeds=1, together=None, again=False, **training):
     settings = {"epochs": 2, "batch_size": 8, "lr": 0.01} | training
     return engram.run(
-        toys.streams()[1], method=method, seeds=seeds, together=together, out=out, device="cpu",
+        toy_runs.make_streams()[1],
+        method=method,
+        seeds=seeds,
+        together=together,
+        out=out,
+        device="cpu",
         again=again,
-        model={"name": "mlp", "hidden": (8,)}, **settings,
-    )  # fmt: skip
+        model={"name": "mlp", "hidden": (8,)},
+        **settings,
+    )
 
 
 @pytest.fixture
@@ -109,10 +115,10 @@ def same(first, second):
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_goes_on_at_the_step(name, together, tmp_path, monkeypatch, every_slice):
-    method = tamed.tame(CHANGED.get(name) or getattr(methods, name)())
+    method = toy_runs.shrink_settings(CHANGED.get(name) or getattr(methods, name)())
     seeds = 3 if together else 1
     whole = run(tmp_path / "whole", method, seeds=seeds, together=together)
-    saves = 1 + int(keys.below(keys.fold(5, name, int(together)), 12, 1))
+    saves = 1 + int(keys.randint(keys.fold(5, name, int(together)), 12, 1))
     heal = crash_after(monkeypatch, saves)
     try:
         run(tmp_path / "cut", method, seeds=seeds, together=together)
@@ -139,7 +145,7 @@ def test_every_method_goes_on_at_the_step(name, together, tmp_path, monkeypatch,
     "method", [methods.ER(), TwoPhases(), methods.RWalk(strength=0.1)], ids=str
 )
 def test_every_setting(method, training, tmp_path, monkeypatch, every_slice):
-    saves = 1 + int(keys.below(keys.fold(3, str(method), str(training)), 9, 1))
+    saves = 1 + int(keys.randint(keys.fold(3, str(method), str(training)), 9, 1))
     whole = run(tmp_path / "whole", method, **training)
     heal = crash_after(monkeypatch, saves)
     with pytest.raises(Crash):
@@ -150,7 +156,7 @@ def test_every_setting(method, training, tmp_path, monkeypatch, every_slice):
 
 @pytest.mark.parametrize("saves", [2, 7])
 def test_validation_plateau_stopping_and_best_epoch(saves, tmp_path, monkeypatch, every_slice):
-    stream = engram.class_incremental(toys.clouds((40, 30, 36, 44)), valid=0.3)
+    stream = engram.class_incremental(toy_runs.make_clouds((40, 30, 36, 44)), valid=0.3)
     options = {
         "epochs": 6, "batch_size": 8, "lr": 0.02, "schedule": "plateau", "plateau_patience": 0,
         "patience": 3, "restore_best": True, "seeds": 3, "together": True, "device": "cpu",
@@ -264,8 +270,10 @@ def test_a_run_that_was_inside_a_task_may_be_led_by_another(tmp_path, monkeypatc
 
 def test_sigterm_between_stages_ends_the_call(tmp_path, monkeypatch):
     """Nothing is asked for a checkpoint after the last step, yet who was told to end must end."""
-    whole = engram.run(toys.streams()[1], method="ER", device="cpu", out=tmp_path / "whole")
-    for at in (0, len(toys.streams()[1]) - 1):
+    whole = engram.run(
+        toy_runs.make_streams()[1], method="ER", device="cpu", out=tmp_path / "whole"
+    )
+    for at in (0, len(toy_runs.make_streams()[1]) - 1):
         out = tmp_path / str(at)
 
         class Telling(Callback):
@@ -275,9 +283,9 @@ def test_sigterm_between_stages_ends_the_call(tmp_path, monkeypatch):
 
         settings = {"method": "ER", "device": "cpu", "out": out}
         with pytest.raises(KeyboardInterrupt):
-            engram.run(toys.streams()[1], callback=Telling(), **settings)
+            engram.run(toy_runs.make_streams()[1], callback=Telling(), **settings)
         assert max(engram.read(out).frame()["stage"]) == at
-        found = engram.run(toys.streams()[1], **settings)
+        found = engram.run(toy_runs.make_streams()[1], **settings)
         same(found, whole)
 
 
@@ -297,7 +305,7 @@ def test_again_does_not_go_on(tmp_path, monkeypatch, every_slice):
 
 def test_nothing_is_sliced_without_a_directory(monkeypatch):
     monkeypatch.setattr(f"{SLICES}.took", lambda *_: pytest.fail("nobody asked for checkpoints"))
-    engram.run(toys.streams()[0], method="Finetune", device="cpu")
+    engram.run(toy_runs.make_streams()[0], method="Finetune", device="cpu")
 
 
 class Slow(Method):
@@ -307,7 +315,9 @@ class Slow(Method):
 
 
 def train_slow(out):
-    engram.run(toys.streams()[0], method=Slow(), epochs=6, batch_size=4, device="cpu", out=out)
+    engram.run(
+        toy_runs.make_streams()[0], method=Slow(), epochs=6, batch_size=4, device="cpu", out=out
+    )
 
 
 def train_slowly(out, said):
@@ -327,7 +337,7 @@ def test_sigterm_saves_and_stops(tmp_path):
     time.sleep(1)  # of the 3 that the first task takes
     os.kill(child.pid, signal.SIGTERM)
     child.join(60)
-    assert "engram.ending.Ended: 15" in said.read_text()
+    assert "engram.process.Ended: 15" in said.read_text()
     assert child.exitcode == 1
     (kept,) = (out / "checkpoint" / "steps").glob("*.safetensors")
     assert [where[0] for where in position(kept).values()] == [0]
@@ -353,7 +363,7 @@ def test_ctrl_c_saves_and_stops_and_twice_it_stops_at_once(tmp_path, monkeypatch
     monkeypatch.setattr(f"{SLICES}.took", lambda self, *_: None)
     monkeypatch.setattr(f"{SLICES}.__init__.__defaults__", (1.0, 2))  # steps in a slice
     train = functools.partial(
-        engram.run, toys.streams()[0], method="ER", epochs=3, batch_size=4, device="cpu"
+        engram.run, toy_runs.make_streams()[0], method="ER", epochs=3, batch_size=4, device="cpu"
     )
     out = tmp_path / "out"
     # a test started in the background would inherit that Ctrl-C is ignored
@@ -398,7 +408,7 @@ def test_time_that_is_up_stops_inside_a_task(
     monkeypatch.setattr(
         StepSlices, "took", lambda self, steps: (taken.append(steps), original(self, steps))
     )
-    method = tamed.tame(CHANGED.get(name) or getattr(methods, name)())
+    method = toy_runs.shrink_settings(CHANGED.get(name) or getattr(methods, name)())
     how = {"seeds": seeds, "together": name == "RWalk"}
     whole = run(tmp_path / "whole", method, **how)
     once = sum(taken)
@@ -419,7 +429,7 @@ def test_a_budget_is_kept_within_a_slice(tmp_path, monkeypatch):
     began = time.monotonic()
     late = functools.partial(execute, deadline=began + 0.5)
     with monkeypatch.context() as limited:
-        limited.setattr("engram.recipes.api.execute", late)
+        limited.setattr("engram.experiments.run_methods.execute", late)
         train_slow(tmp_path / "out")
     assert time.monotonic() - began < 1.6  # of 3 that the first task takes
     (kept,) = (tmp_path / "out" / "checkpoint" / "steps").glob("*.safetensors")
@@ -437,4 +447,4 @@ def test_positions_survive_a_file(tmp_path):
     tensors, facts = one.packed()
     two = ResumePoint.unpacked(tensors, facts)
     assert replace(one, tensors={}) == replace(two, tensors={})
-    assert toys.same(one.tensors, two.tensors)
+    assert toy_runs.trees_equal(one.tensors, two.tensors)

@@ -7,9 +7,9 @@ import pytest
 
 import engram
 from engram.errors import RecordError
-from engram.recipes import Callback
+from engram.experiments import Callback
 from engram.records import RunDirectory, run_id
-from engram.records.claims import Claims
+from engram.records.locks import Claims
 from tests.forks import FORKS
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engram.records import Items, Prediction, Rows, RunDirectory, record_stage
+from engram.records import EvaluationItems, Prediction, Rows, RunDirectory, record_stage
 
 RECIPES = {
     "aaaaaaaaaaaa": {"method": {"name": "ER"}, "stream": {"head": "single"}},
@@ -15,13 +15,15 @@ RECIPES = {
 LABELS = {"aaaaaaaaaaaa": "ER", "bbbbbbbbbbbb": "EWC strength=5"}
 
 
-def make_items(tasks: int = 3, per_class: int = 7, width: int = 2, seed: int = 0) -> Items:
+def make_items(
+    tasks: int = 3, per_class: int = 7, width: int = 2, seed: int = 0
+) -> EvaluationItems:
     """`tasks` tasks of `width` classes with class ids in a shuffled order and unequal sizes."""
     rng = np.random.default_rng(seed)
     columns = tasks * width
     counts = per_class + np.arange(columns)
     targets = np.repeat(np.arange(columns), counts)
-    return Items(
+    return EvaluationItems(
         rows=rng.permutation(1000)[: len(targets)],
         task=targets // width,
         targets=targets,
@@ -32,7 +34,7 @@ def make_items(tasks: int = 3, per_class: int = 7, width: int = 2, seed: int = 0
     )
 
 
-def make_scores(items: Items, seed: int) -> np.ndarray:
+def make_scores(items: EvaluationItems, seed: int) -> np.ndarray:
     """[n, C] noise with a lift of the true column; every other row differs by less than float16."""
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(len(items), items.width)) * 200

@@ -9,7 +9,7 @@ from scipy import stats
 from engram.errors import BadArgument
 from engram.metrics import holm, t_interval
 from engram.records import Result, Rows
-from engram.records.compared import compared
+from engram.records.method_comparison import compare_blocks
 
 ACCURACY = {"ER": [0.90, 0.86, 0.91], "EWC": [0.52, 0.60, 0.55], "LwF": [0.53, 0.58, 0.57]}
 
@@ -97,6 +97,8 @@ def test_intervals_hold_the_mean_as_often_as_they_say():
 
 
 def test_several_values_of_a_block_count_once():
-    found = compared("x", ["A", "A", "B", "A", "B"], [0, 0, 0, 1, 1], [0.8, 0.9, 0.5, 0.7, 0.5])
+    found = compare_blocks(
+        "x", ["A", "A", "B", "A", "B"], [0, 0, 0, 1, 1], [0.8, 0.9, 0.5, 0.7, 0.5]
+    )
     assert found.pairs["runs"].tolist() == [2]
     np.testing.assert_allclose(found.pairs["difference"], [(0.35 + 0.2) / 2])

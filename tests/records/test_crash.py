@@ -17,10 +17,10 @@ KILLER = """
 import json, os, random, signal, sys, time
 import numpy as np
 import pandas, pyarrow.parquet, safetensors.numpy
-from engram.records import Items, Prediction, Rows, RunDirectory
+from engram.records import EvaluationItems, Prediction, Rows, RunDirectory
 
-items = Items(rows=range(300), task=[0] * 300, targets=[0] * 300, opening=[0], visible=[[1]],
-              classes=[0])
+items = EvaluationItems(rows=range(300), task=[0] * 300, targets=[0] * 300, opening=[0],
+                        visible=[[1]], classes=[0])
 
 def write(seed, pipe):
     folder = RunDirectory(sys.argv[1])

@@ -11,19 +11,18 @@ import pytest
 
 from engram.errors import BadArgument, RecordError
 from engram.records import (
-    Items,
+    EvaluationItems,
     Prediction,
     Rows,
     RunDirectory,
     environment,
-    merging,
     new_part,
     read,
     run_id,
+    table_parts,
 )
-from engram.records.claims import Claims
-from engram.records.merging import merge
-from engram.records.parts import read_part
+from engram.records.locks import Claims
+from engram.records.table_parts import merge_parts, read_part
 from tests.records.synthetic import RECIPES, fill, make_items, make_scores
 
 
@@ -60,7 +59,7 @@ def test_results_appear_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("engram.records.directory.write_part", fail)
+    monkeypatch.setattr("engram.records.run_directory.write_part", fail)
     with pytest.raises(OSError, match="disk full"):
         folder.append(one_row(0), predictions=[kept], ledger={}, environment={})
     assert folder.finished("r", 0) == set()
@@ -96,15 +95,15 @@ def test_items_come_back_under_long_orders(tmp_path: Path) -> None:
 def test_items_of_a_stream() -> None:
     import torch
 
-    from engram.data.core import Data
-    from engram.streams.core import Stream, Task
+    from engram.data.dataset import Data
+    from engram.streams.stream import Stream, Task
 
     y = torch.tensor([3, 1, 3, 1, 0, 0] * 2).reshape(-1, 1)
     rows, names = torch.arange(12), ("n0", "n1", "n2", "n3")
     data = Data(x=torch.zeros(12, 2), y=y, train=rows[:6], test=rows[6:], classes=names)
     first = Task(train=rows[:4], test=rows[6:10], new=(3, 1), visible=(3, 1))
     second = Task(train=rows[4:6], test=rows[10:], new=(0,), visible=(0,))
-    items = Items.of_stream(Stream(data=data, tasks=(first, second)))
+    items = EvaluationItems.of_stream(Stream(data=data, tasks=(first, second)))
     assert items.classes.tolist() == [3, 1, 0]
     assert items.names == ("n3", "n1", "n0")
     assert items.task.tolist() == [0, 0, 0, 0, 1, 1]
@@ -174,7 +173,7 @@ def test_merged_parts_hold_the_same_numbers(tmp_path: Path) -> None:
 CLAIMER = """
 import os, signal, sys
 from pathlib import Path
-from engram.records.claims import Claims
+from engram.records.locks import Claims
 claims = Claims(Path(sys.argv[1]))
 assert claims.take("a run")
 print("taken", flush=True)
@@ -206,14 +205,14 @@ def test_an_interrupted_merge_counts_nothing_twice(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        assert merge(tmp_path, later=0.0) == 12
+        assert merge_parts(tmp_path, later=0.0) == 12
         patch.setattr(Path, "unlink", killed)
         with pytest.raises(KeyboardInterrupt):  # parts are removed by a later call
-            merge(tmp_path, later=0.0)
+            merge_parts(tmp_path, later=0.0)
     assert len(list(tmp_path.glob("results-*"))) == 13
     assert len(folder.result_files()) == 1
     assert len(read(tmp_path).frame()) == rows
-    merge(tmp_path, later=0.0)
+    merge_parts(tmp_path, later=0.0)
     assert len(list(tmp_path.glob("results-*"))) == 1
     assert len(read(tmp_path).frame()) == rows
 
@@ -224,7 +223,7 @@ def test_parts_of_killed_writers_stay_incomplete_after_a_merge(
     folder, items = RunDirectory(tmp_path), make_items()
     kept = Prediction.of(make_scores(items, 0), items, recipe="r", seed=7, stage=0)
     with monkeypatch.context() as patch:
-        patch.setattr("engram.records.directory.write_part", lambda *_: 1 / 0)
+        patch.setattr("engram.records.run_directory.write_part", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             folder.append(one_row(7), predictions=[kept], ledger={"seed": 7})
     folder.append(one_row(0), ledger={"seed": 0})
@@ -237,16 +236,16 @@ def test_parts_of_killed_writers_stay_incomplete_after_a_merge(
 def test_many_parts_are_merged_by_themselves_and_readers_see_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engram.records.directory.MANY", 8)
+    monkeypatch.setattr("engram.records.run_directory.MANY_FILES", 8)
     folder, reader, copied = RunDirectory(tmp_path), RunDirectory(tmp_path), 0
-    usual = merging._merge
+    usual = table_parts._merge_files
 
     def counting(where: Path, files: list[Path]) -> int:
         nonlocal copied
         copied += sum(len(read_part(path)) for path in files)
         return usual(where, files)
 
-    monkeypatch.setattr(merging, "_merge", counting)
+    monkeypatch.setattr(table_parts, "_merge_files", counting)
     for seed in range(64):
         folder.append(one_row(seed))
         assert len(reader.finished_runs()) == seed + 1
@@ -261,7 +260,7 @@ def test_lists_of_recipes_become_one_in_the_same_order(tmp_path: Path) -> None:
     for number in range(70):
         folder.list_recipes([f"{(number * 37) % 101:03d}"])
     before = folder.listed()
-    merge(tmp_path)
+    merge_parts(tmp_path)
     assert len(list(tmp_path.glob("listed-*"))) == 1
     assert folder.listed() == before
 

@@ -11,13 +11,12 @@ import pytest
 
 from engram.errors import BadArgument
 from engram.records import RunDirectory, read
-from engram.records.export import to_mlflow, to_tensorboard, to_wandb
-from engram.records.export.logs import MissingExtra, logs
+from engram.records.export import MissingExtra, run_logs, to_mlflow, to_tensorboard, to_wandb
 
 
 def test_logs_hold_stage_curves_and_step_curves(folder: RunDirectory) -> None:
     result = read(folder.path)
-    log = next(logs(result))
+    log = next(run_logs(result))
     assert log.name == "ER-seed0"
     assert log.settings["method.name"] == "ER"
     assert log.settings["seed"] == 0

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import engram
-from engram.recipes import Callback
+from engram.experiments import Callback
 from engram.records import read
-from engram.records.items import Items, read_items, write_items
-from engram.records.left_out import left_out_in_words, runs_with
+from engram.records.scored_items import EvaluationItems, read_items, write_items
+from engram.records.summary import describe_excluded_runs, runs_at_stage
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def test_runs_without_the_last_stage_have_no_numbers(data, tmp_path):
     ]
     assert np.isfinite(result.calibration()).tolist() == [True, False]
     assert np.isfinite(result.calibration(stage=0)).all()
-    assert runs_with(result) == [0]
-    assert left_out_in_words(result) == [
+    assert runs_at_stage(result) == [0]
+    assert describe_excluded_runs(result) == [
         "ER: 1 of 2 runs is left out of every mean: 1 not finished"
     ]
     with pytest.raises(engram.BadArgument, match="stage: expected a number from 0 to 1, got 7"):
@@ -123,9 +123,11 @@ def test_the_command_line_shows_groups(directory):
 
 
 def test_items_without_attributes(tmp_path):
-    items = Items(rows=[0], task=[0], targets=[0], opening=[0], visible=[[1]], classes=[0])
+    items = EvaluationItems(
+        rows=[0], task=[0], targets=[0], opening=[0], visible=[[1]], classes=[0]
+    )
     file = write_items(tmp_path / "items.safetensors", items, recipe="r", order="")
     assert read_items(file).attributes == {}
     with pytest.raises(ValueError, match="attributes"):
-        Items(rows=[0], task=[0], targets=[0], opening=[0], visible=[[1]], classes=[0],
+        EvaluationItems(rows=[0], task=[0], targets=[0], opening=[0], visible=[[1]], classes=[0],
               attributes={"view": [1, 2]})  # fmt: skip

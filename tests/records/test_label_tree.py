@@ -15,9 +15,9 @@ import torch
 import engram
 from engram.errors import BadArgument, RecordError
 from engram.probes import Threshold
-from engram.records import Items, Prediction, Result, Rows, record_stage
-from engram.records.label_tree import LABEL_VIEWS, tree_of
-from engram.report.doctor import diagnose
+from engram.records import EvaluationItems, Prediction, Result, Rows, record_stage
+from engram.records.label_tree import LABEL_VIEWS, find_label_tree
+from engram.report.diagnostics import diagnose
 from tests.engine.test_judging import named_clouds, tree
 from tests.records.test_views import hierarchy
 
@@ -25,7 +25,7 @@ from tests.records.test_views import hierarchy
 NAMES = ("superclass/A", "fine/a", "fine/o", "fine/b")
 
 
-def labelled() -> Items:
+def labelled() -> EvaluationItems:
     return replace(hierarchy(), names=NAMES)
 
 
@@ -44,13 +44,13 @@ def recorded(*sets: tuple[int, ...], stage: int = 2, keep: str = "scores") -> Re
 
 
 def test_the_tree_is_read_from_names_and_labels() -> None:
-    found = tree_of(labelled())
+    found = find_label_tree(labelled())
     assert found is not None
     assert found.parent.tolist() == [-1, 0, -1, 0]
     assert np.flatnonzero(found.superclasses).tolist() == [0]
     assert np.flatnonzero(found.subclasses).tolist() == [1, 3]
     assert np.flatnonzero(found.orphans).tolist() == [2]
-    assert tree_of(hierarchy()) is None  # labels of other names may mean anything
+    assert find_label_tree(hierarchy()) is None  # labels of other names may mean anything
 
 
 def test_a_subclass_without_test_rows_is_no_orphan(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_subclass_without_test_rows_is_no_orphan(tmp_path: Path) -> None:
     for found in (result, engram.read(tmp_path)):
         (run,) = found.runs
         items = found.items(run.recipe, run.order)
-        tree = tree_of(items)
+        tree = find_label_tree(items)
         assert tree is not None
         orphans = [name for name, alone in zip(items.names, tree.orphans, strict=True) if alone]
         assert orphans == ["fine/ivy"]

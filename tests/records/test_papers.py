@@ -8,8 +8,15 @@ import pytest
 
 from engram.errors import BadArgument
 from engram.records import document, reference
-from engram.records.confer import ORDER_IN_DOUBT, ORDERLESS, learnt
-from engram.records.papers import PAPERS, _csv, flags, matches
+from engram.records.printed_tables import (
+    DATA_IN_DOUBT,
+    ORDER_IN_DOUBT,
+    PAPERS,
+    _read_csv,
+    learning_accuracies,
+    matching_rows,
+    read_flags,
+)
 
 ROWS = {
     "confer": (
@@ -59,12 +66,12 @@ def test_known_cells() -> None:
 
 def test_every_flag_speaks_about_some_row() -> None:
     for paper in PAPERS:
-        printed = _csv(f"{paper}_results.csv")
+        printed = _read_csv(f"{paper}_results.csv")
         name = printed["paper"].iloc[0]
-        for flag in flags(name):
-            assert matches(printed, flag).any(), flag
+        for flag in read_flags(name):
+            assert matching_rows(printed, flag).any(), flag
     assert (
-        sum(len(flags(p)) for p in ("ConFER", "IIRC", "CGL", "RWalk")) + len(flags("CND"))
+        sum(len(read_flags(p)) for p in ("ConFER", "IIRC", "CGL", "RWalk")) + len(read_flags("CND"))
         == 114 + 69
     )
 
@@ -83,7 +90,7 @@ def test_doubts_are_joined() -> None:
 
 
 def test_remarks_about_units_and_other_tables_are_no_doubts() -> None:
-    said = [flag["reason"] for paper in ("CGL", "RWalk") for flag in flags(paper)]
+    said = [flag["reason"] for paper in ("CGL", "RWalk") for flag in read_flags(paper)]
     assert sum(text.startswith("std > 1 (unit: ") for text in said) == 19
     cgl = reference("cgl", 2)
     doubted = cgl[cgl["doubt"] != ""]
@@ -123,7 +130,7 @@ def test_forgetting_tables_are_rotated(table: int, turned: bool) -> None:
 
 def of_task_il(**options: str) -> pd.DataFrame:
     frame = reference("confer", **options)  # type: ignore[arg-type]
-    return learnt(frame[frame["setting"] == "Task-IL"]).droplevel("setting")
+    return learning_accuracies(frame[frame["setting"] == "Task-IL"]).droplevel("setting")
 
 
 def test_accuracies_right_after_learning_fit_into_the_unit_interval() -> None:
@@ -155,12 +162,12 @@ def test_orders_are_in_doubt_where_other_tasks_have_equal_accuracies() -> None:
         first = block.xs("O1", level="order")
         gaps = [(block.xs(o, level="order") - first).median().abs().max() for o in ("O2", "O3")]
         apart[dataset] = max(gaps)
-    assert {name for name, gap in apart.items() if gap <= 0.04} == {*ORDERLESS}
+    assert {name for name, gap in apart.items() if gap <= 0.04} == {*DATA_IN_DOUBT}
     frame = reference("confer")
     marked = frame[frame["doubt"].str.contains(ORDER_IN_DOUBT)]
-    assert {*marked["dataset"]} == {*ORDERLESS}
+    assert {*marked["dataset"]} == {*DATA_IN_DOUBT}
     assert {*marked["order"]} == {"O2", "O3"}
-    others = frame[frame["dataset"].isin(ORDERLESS) & frame["order"].isin(("O2", "O3"))]
+    others = frame[frame["dataset"].isin(DATA_IN_DOUBT) & frame["order"].isin(("O2", "O3"))]
     assert len(marked) == len(others) > 2000
 
 
@@ -192,7 +199,7 @@ def test_norm_of_task_incremental_forgetting() -> None:
 def test_printed_numbers_can_be_seen() -> None:
     corrected = reference("confer")
     printed = reference("confer", confer_cf_columns="as_printed")
-    raw = _csv("confer_results.csv")
+    raw = _read_csv("confer_results.csv")
     assert printed["value"].tolist() == [float(text) for text in raw["value"]]
     assert printed["stage"].tolist() == [int(text) for text in raw["stage"]]
     assert corrected["printed_value"].tolist() == printed["value"].tolist()

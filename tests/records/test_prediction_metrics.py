@@ -8,7 +8,7 @@ from sklearn import metrics as sk
 
 import engram
 from engram.errors import BadArgument, RecordError
-from engram.records import views
+from engram.records import head_views
 from tests.engine.test_judging import tree
 
 
@@ -23,7 +23,7 @@ def answers(result, number, stage, head):
     run = result.runs[number]
     items, kept = result.items(run.recipe, run.order), result.predictions.get(*run, stage)
     seen = items.task <= stage
-    among = views.open_columns(items, stage=stage, head=head)
+    among = head_views.open_columns(items, stage=stage, head=head)
     scores = np.where(among, kept.full(), -np.inf)[seen]
     return items.targets[seen, 0], kept.predicted(items, head=head)[seen], scores
 
@@ -61,13 +61,14 @@ def test_no_number_where_every_answer_would_be_right(result):
 
 def test_which_class_was_highest_was_decided_before_scores_were_rounded():
     """Two scores that are equal as stored: the second was the higher one."""
-    items = views.Items(rows=[0], task=[0], targets=[1], opening=[0, 0, 0], visible=[[1, 1, 1]],
-                        classes=[0, 1, 2])  # fmt: skip
+    items = head_views.EvaluationItems(
+        rows=[0], task=[0], targets=[1], opening=[0, 0, 0], visible=[[1, 1, 1]], classes=[0, 1, 2]
+    )
     kept = engram.records.predictions.Prediction.of(
         [[1.0, 1.0 + 1e-6, 0.0]], items, recipe="r", seed=0, stage=0
     )
     assert kept.full()[0, 0] == kept.full()[0, 1]
-    found = engram.records.prediction_metrics._top_k(kept, items, 0, "single", k=1)
+    found = engram.records.run_metrics._top_k(kept, items, 0, "single", k=1)
     assert found == 1.0
 
 

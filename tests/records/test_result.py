@@ -18,12 +18,12 @@ from engram.records import (
     RunKey,
     combine,
     from_csv,
+    head_views,
     predict,
     read,
     record_stage,
-    views,
 )
-from engram.records.half import halve, widen
+from engram.records.predictions import from_float16, to_float16
 from tests.records.synthetic import LABELS, RECIPES, fill, make_items, make_scores
 from tests.records.test_views import hierarchy
 
@@ -229,7 +229,8 @@ def test_made_up_scores_change_their_predictions_when_rounded() -> None:
     items = make_items()
     scores = make_scores(items, 0)
     exact, stored = (
-        predict(s, items, stage=2, head="single") for s in (scores, widen(*halve(scores)))
+        predict(s, items, stage=2, head="single")
+        for s in (scores, from_float16(*to_float16(scores)))
     )
     assert (exact != stored).mean() > 0.2
 
@@ -296,7 +297,7 @@ def test_label_sets_are_never_called_accuracy() -> None:
     assert table["finished"].tolist() == [1]
     items, last = hierarchy(), result.predictions.get("r", 0, "", 2)
     sets = last.predicted(items, head="single")
-    expected = views.overall_set_score(sets, items, stage=2)
+    expected = head_views.overall_set_score(sets, items, stage=2)
     assert table["precision_weighted_jaccard"].tolist() == pytest.approx([expected])
     diagonal = np.diagonal(result.matrix[0]).mean()
     assert table["learning_precision_weighted_jaccard"].tolist() == pytest.approx([diagonal])
@@ -338,7 +339,7 @@ def test_calibration_of_label_sets_asks_every_open_label() -> None:
     result, items = label_sets(), hierarchy()
     scores = result.predictions.get("r", 0, "", 1).scores.astype(np.float64)
     seen, open_ = [0, 1, 2, 5], items.opening <= 1  # each image once
-    truth = views.true_sets(items, stage=1)[seen][:, open_]
+    truth = head_views.true_sets(items, stage=1)[seen][:, open_]
     said = 1 / (1 + np.exp(-scores[seen][:, open_]))
     pairs = sorted(zip(said.ravel().tolist(), truth.ravel().tolist(), strict=True))
     gaps = [

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from engram.errors import BadArgument
-from engram.records import Items, Rows, StageRows, record_stage
-from engram.records.stages import add_stage, form
+from engram.records import EvaluationItems, Rows, record_stage
+from engram.records.stage_rows import add_stage, stacking_key
 
 
 def items_of(rng, tasks=3, per=2, n=40, **changes):
@@ -19,7 +19,7 @@ def items_of(rng, tasks=3, per=2, n=40, **changes):
         "rows": rng.permutation(n), "task": target // per, "targets": target,
         "opening": np.arange(width) // per, "visible": visible, "classes": rng.permutation(width),
     }  # fmt: skip
-    return Items(**{**fields, **changes})
+    return EvaluationItems(**{**fields, **changes})
 
 
 @pytest.mark.parametrize("average", ["micro", "macro"])
@@ -30,16 +30,18 @@ def test_a_block_is_the_rows_of_each_run(stage, average):
     scores = rng.normal(size=(5, 40, 6)).astype(np.float32) * 10
     scores[0, 3] = np.nan
     scores[1, 4] = 1e9
-    block = StageRows(5)
+    block = Rows(runs=5)
     add_stage(block, list(scores), items, stage=stage, average=average)
     orders = [f"o{r}" for r in range(5)]
-    found = block.rows(recipe="r", label="ER", seed=range(5), order=orders, stage=stage)
+    found = block.by_run(
+        recipe=["r"] * 5, label=["ER"] * 5, seed=range(5), order=orders, stage=stage
+    )
     alone = []
     for r in range(5):
         alone.append(Rows(recipe="r", label="ER", seed=r, order=orders[r]))
         record_stage(alone[-1], scores[r], items[r], stage=stage, average=average)
-    assert Rows.joined(alone).arrow().equals(found.arrow())
-    for mine, part in zip(alone, found.parts(len(block)), strict=True):
+    assert Rows.joined(alone).arrow().equals(Rows.joined(found).arrow())
+    for mine, part in zip(alone, found, strict=True):
         assert mine.frame().astype({"order": str}).equals(part.frame().astype({"order": str}))
         assert mine.metrics == part.metrics
 
@@ -48,23 +50,23 @@ def test_runs_of_another_form_are_left_alone():
     rng = np.random.default_rng(0)
     first = items_of(rng)
     later = items_of(rng, opening=np.array([0, 0, 0, 1, 2, 2]))  # three classes open at once
-    assert form(first, 0) != form(later, 0)
-    assert form(first, 2) == form(later, 2)
-    rows = StageRows(2)
+    assert stacking_key(first, 0) != stacking_key(later, 0)
+    assert stacking_key(first, 2) == stacking_key(later, 2)
+    rows = Rows(runs=2)
     with pytest.raises(ValueError, match="reshape"):
         add_stage(rows, list(rng.normal(size=(2, 40, 6))), [first, later], stage=0, average="micro")
 
 
 def test_items_that_cannot_be_counted_together():
     rng = np.random.default_rng(0)
-    assert form(items_of(rng), 0) == (40, 3, 6, 6, 2)
-    assert form(items_of(rng, multilabel=True), 0) is None
+    assert stacking_key(items_of(rng), 0) == (40, 3, 6, 6, 2)
+    assert stacking_key(items_of(rng, multilabel=True), 0) is None
     target = np.zeros((40, 2), np.int64)
-    assert form(items_of(rng, targets=target), 0) is None
-    assert form(items_of(rng, targets=target[:, 0] - 1), 0) is None
+    assert stacking_key(items_of(rng, targets=target), 0) is None
+    assert stacking_key(items_of(rng, targets=target[:, 0] - 1), 0) is None
 
 
 @pytest.mark.parametrize("value", [[0.5], [[0.5], [0.5], [0.5]], np.zeros((2, 1, 1))])
 def test_values_of_another_number_of_runs_are_refused(value):
     with pytest.raises(BadArgument, match="value: expected numbers"):
-        StageRows(2).add("entropy", value)
+        Rows(runs=2).add("entropy", value)

@@ -4,16 +4,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engram.records import Items, Rows, record_stage, views
+from engram.records import EvaluationItems, Rows, head_views, record_stage
 from tests.records.synthetic import make_items, make_scores
 
 
-def by_hand(scores: np.ndarray, items: Items, stage: int, average: str) -> list[tuple[object, ...]]:
+def by_hand(
+    scores: np.ndarray, items: EvaluationItems, stage: int, average: str
+) -> list[tuple[object, ...]]:
     """The rows of a stage as (metric, head, task, cls, value), one number at a time."""
     found: list[tuple[object, ...]] = []
     task, label = items.task, items.targets[:, 0]
-    for head in views.HEADS:
-        said = views.predict(scores.astype(np.float32), items, stage=stage, head=head)
+    for head in head_views.HEADS:
+        said = head_views.predict(scores.astype(np.float32), items, stage=stage, head=head)
         cells = [
             (t, c, np.mean(said[(task == t) & (label == c)] == c))
             for t in range(items.tasks)

@@ -10,8 +10,8 @@ import torch
 
 from engram.errors import BadArgument
 from engram.records import COLUMNS, Rows
-from engram.records.parts import read_parts, write_part
-from engram.records.table import from_frame, schema, to_frame
+from engram.records.long_table import from_frame, part_schema, to_frame
+from engram.records.table_parts import read_parts, write_part
 
 
 def test_rows_hold_what_was_added_in_every_column() -> None:
@@ -77,7 +77,7 @@ def test_a_part_comes_back_with_its_schema(tmp_path: Path) -> None:
     rows.add_array("m", np.arange(5.0), task=np.arange(5))
     path = write_part(tmp_path / "results-1.parquet", rows)
     parts = read_parts([path])
-    assert parts.table.schema.equals(schema())
+    assert parts.table.schema.equals(part_schema())
     pd.testing.assert_frame_equal(to_frame(parts.table), rows.frame())
 
 

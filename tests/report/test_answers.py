@@ -6,14 +6,24 @@ import numpy as np
 import pytest
 
 import engram
-from engram.records import answered as answers_module
-from engram.records.answered import answered
+from engram.records import confusion as answers_module
+from engram.records.confusion import count_confusions
 from engram.report import from_result
-from engram.report.calibration import calibration_section, calibration_table
-from engram.report.classes import class_accuracies, class_section, class_table, confusion_section
-from engram.report.digest import digest
-from engram.report.response import response_section, response_table, varied
-from engram.report.sections import choose_cast
+from engram.report.class_figures import (
+    calibration_section,
+    calibration_table,
+    class_accuracies,
+    class_section,
+    class_table,
+    confusion_section,
+)
+from engram.report.hyperparameter_figures import (
+    find_varied_numbers,
+    response_section,
+    response_table,
+)
+from engram.report.report_data import build_report_data
+from engram.report.sections import choose_methods
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +38,11 @@ def result():
 
 @pytest.fixture(scope="module")
 def facts(result):
-    return digest(from_result(result))
+    return build_report_data(from_result(result))
 
 
 def test_confusion_is_the_mean_over_runs(result):
-    first = answered(result)[0]
+    first = count_confusions(result)[0]
     each = [result.confusion(run, head=first.head) for run in (0, 1)]
     expected = np.mean([one.div(one.sum(axis=1), axis=0) for one in each], axis=0)
     np.testing.assert_allclose(first.confusion, expected)
@@ -41,7 +51,7 @@ def test_confusion_is_the_mean_over_runs(result):
 
 
 def test_bins_hold_every_row_once_and_errors_are_those_of_the_result(result):
-    singles = [one for one in answered(result) if one.head == "single"]
+    singles = [one for one in count_confusions(result) if one.head == "single"]
     errors = np.concatenate([one.errors for one in singles])
     np.testing.assert_allclose(errors, result.calibration())
     rows = len(result.items(result.runs[0].recipe))
@@ -52,7 +62,7 @@ def test_bins_hold_every_row_once_and_errors_are_those_of_the_result(result):
 
 def test_many_classes_are_shown_by_task(result, monkeypatch):
     monkeypatch.setattr(answers_module, "MOST_CLASSES", 5)
-    first = answered(result)[0]
+    first = count_confusions(result)[0]
     assert first.names == ("task 1", "task 2", "task 3")
     np.testing.assert_allclose(first.confusion.sum(axis=1), 1)
     each = [result.confusion(run).to_numpy() for run in (0, 1)]
@@ -69,7 +79,7 @@ def test_classes_have_the_accuracies_of_the_result(result, facts):
 
 
 def test_sections_have_a_trace_for_each_method_and_view(facts):
-    cast = choose_cast(facts)
+    cast = choose_methods(facts)
     for build, panels in ((class_section, 1), (confusion_section, 2), (calibration_section, 1)):
         section = build(facts, cast)
         assert len(section.panels) == panels
@@ -81,7 +91,7 @@ def test_sections_have_a_trace_for_each_method_and_view(facts):
 
 
 def test_response_to_the_memory(result, facts):
-    section = response_section(facts, choose_cast(facts))
+    section = response_section(facts, choose_methods(facts))
     assert [p.title for p in section.panels] == [
         "Average accuracy against memory.total", "Forgetting against memory.total",
     ]  # fmt: skip
@@ -98,12 +108,12 @@ def test_varied_numbers_lie_on_lines_or_in_a_cloud():
         return {str(i): {"method": {"name": "EWC", "strength": s}, "training": {"lr": lr}}
                 for i, (s, lr) in enumerate(pairs)}  # fmt: skip
 
-    grid = varied(made((1, 0.1), (2, 0.1), (1, 0.2), (2, 0.2)))
+    grid = find_varied_numbers(made((1, 0.1), (2, 0.1), (1, 0.2), (2, 0.2)))
     assert set(grid["line"]) == {"EWC lr=0.1", "EWC lr=0.2", "EWC strength=1", "EWC strength=2"}
     assert grid["joined"].all()
-    cloud = varied(made((1, 0.1), (2, 0.2), (3, 0.3)))
+    cloud = find_varied_numbers(made((1, 0.1), (2, 0.2), (3, 0.3)))
     assert set(cloud["line"]) == {"EWC"}
     assert not cloud["joined"].any()
-    assert not len(varied(made((1, 0.1), (1, 0.1))))
+    assert not len(find_varied_numbers(made((1, 0.1), (1, 0.1))))
     other = {"a": {"method": {"name": "ER", "size": 1}}, "b": {"method": {"name": "LwF", "t": 2}}}
-    assert not len(varied(other))  # unlike methods are no sweep
+    assert not len(find_varied_numbers(other))  # unlike methods are no sweep

@@ -12,7 +12,7 @@ from PIL import Image
 
 from engram.errors import BadArgument
 from engram.report import ReportInput, build, write_images
-from engram.report.images import NoChromium
+from engram.report.static_images import ChromiumNotFound
 from tests.report import chromium
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"> %{x}"
@@ -269,7 +269,7 @@ def test_without_chromium_there_is_a_clear_message(tmp_path, frame_of, monkeypat
         monkeypatch.setenv("BROWSER_PATH", "/bin/false")
     else:  # how kaleido says that it ended on the way
         monkeypatch.setattr("kaleido.write_fig_from_object_sync", ended)
-    with pytest.raises(NoChromium, match="need Chrome or Chromium, installed or named by"):
+    with pytest.raises(ChromiumNotFound, match="need Chrome or Chromium, installed or named by"):
         write_images(ReportInput(frame_of(["A"], seeds=1, points=0, classes=0)), tmp_path / "i")
     assert not (tmp_path / "i").exists()
 

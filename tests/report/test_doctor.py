@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from engram.report import diagnose
-from engram.report.listing import own_view
+from engram.report.report_tables import select_own_views
 
 
 def rows(metric, values, **place):
@@ -57,9 +57,9 @@ def test_class_never_predicted_counts_only_learnt_ones():
 def test_streams_are_judged_by_the_view_they_are_about():
     frame = pd.concat([rows("predicted", [0.0], cls=0, head=head) for head in ("single", "multi")])
     recipes = {"0": {"stream": {"head": "multi"}}}
-    assert own_view(frame, recipes)["head"].tolist() == ["multi"]
-    assert len(own_view(frame, {})) == 2
-    assert len(own_view(rows("diverged", [1.0]), recipes)) == 1
+    assert select_own_views(frame, recipes)["head"].tolist() == ["multi"]
+    assert len(select_own_views(frame, {})) == 2
+    assert len(select_own_views(rows("diverged", [1.0]), recipes)) == 1
 
 
 @pytest.mark.parametrize("counts, complains", [((50, 25), False), ((50, 24), True), ((5, 0), True)])

@@ -12,11 +12,7 @@ from engram import report
 from engram.errors import RecordError
 from engram.records import Rows, RunDirectory
 from engram.report import build, from_directories
-from engram.report.inputs import (
-    REPRODUCTION_COLUMNS,
-    REPRODUCTION_FILE,
-    read_reproduction,
-)
+from engram.report.report_inputs import REPRODUCTION_COLUMNS, REPRODUCTION_FILE, read_reproduction
 
 HEADER = ",".join(REPRODUCTION_COLUMNS)
 LINE = 'rwalk,1,"EWC, MNIST",,A,0.558,0.5612,0.0032,,,agrees,,'
@@ -36,10 +32,10 @@ def compared(path, *lines):
 
 
 def test_the_file_is_the_one_that_reproductions_write():
-    from engram.reproduce import output, run
+    from engram.reproduce import reproduction, result_tables
 
-    assert REPRODUCTION_FILE == run.FILE
-    assert output.COLUMNS == REPRODUCTION_COLUMNS
+    assert REPRODUCTION_FILE == reproduction.REPRODUCTION_FILE
+    assert result_tables.COLUMNS == REPRODUCTION_COLUMNS
 
 
 def test_a_reproduction_is_shown_beside_the_results(tmp_path):

@@ -13,11 +13,11 @@ from engram.errors import BadArgument
 from engram.records import Rows, RunDirectory
 from engram.report import ReportInput, build, from_directories
 from engram.report import sections as sections_module
-from engram.report.digest import digest
-from engram.report.figures import add_bound, blank, log_axis_with_zero, points
-from engram.report.inputs import REPRODUCTION_COLUMNS
-from engram.report.sections import all_sections, choose_cast, every_panel
-from engram.report.style import styles
+from engram.report.figures import add_bound, draw_points, empty_figure, set_log_axis_with_zero
+from engram.report.method_styles import assign_styles
+from engram.report.report_data import build_report_data
+from engram.report.report_inputs import REPRODUCTION_COLUMNS
+from engram.report.sections import build_sections, choose_methods, list_panels
 
 HOSTILE = (
     "<script>document.title='owned'</script>",
@@ -84,8 +84,8 @@ def test_same_input_same_page(tmp_path, frame_of):
 
 def test_every_section_has_its_figures(frame_of, recipes_of):
     frame = frame_of(orders=("0-1-2-3-4", "1-0-2-3-4"))
-    facts = digest(ReportInput(frame, recipes_of(frame)))
-    found = {s.name: len(s.panels) for s in all_sections(facts, choose_cast(facts))}
+    facts = build_report_data(ReportInput(frame, recipes_of(frame)))
+    found = {s.name: len(s.panels) for s in build_sections(facts, choose_methods(facts))}
     assert found == {
         "matrices": 4, "stages": 6, "iterations": 5, "trade-off": 1, "plane": 1, "orders": 1,
         "costs": 2, "losses": 2, "classes": 1,
@@ -94,8 +94,8 @@ def test_every_section_has_its_figures(frame_of, recipes_of):
 
 def test_sections_without_data_are_left_out_and_said_why(tmp_path, frame_of):
     inputs = ReportInput(frame_of(["A"], seeds=1, tasks=1, heads=["single"], points=0, classes=0))
-    facts = digest(inputs)
-    for section in all_sections(facts, choose_cast(facts)):
+    facts = build_report_data(inputs)
+    for section in build_sections(facts, choose_methods(facts)):
         assert bool(section.panels) != bool(section.note), section.name
     out = build(inputs, tmp_path / "r.html")
     text, parsed = out.read_text(encoding="utf-8"), outline(out)
@@ -142,8 +142,8 @@ def test_hostile_names_are_text(tmp_path, frame_of):
 def test_many_methods_are_capped_in_figures_not_in_tables(tmp_path, frame_of):
     labels = [f"ER size={i}" for i in range(60)]
     inputs = ReportInput(frame_of(labels, seeds=1, tasks=2, points=0, classes=0, heads=["single"]))
-    facts = digest(inputs)
-    cast = choose_cast(facts)
+    facts = build_report_data(inputs)
+    cast = choose_methods(facts)
     assert len(cast.names) == sections_module.MOST_METHODS
     assert "ER size=59" in cast.names  # the best is drawn
     out = build(inputs, tmp_path / "r.html")
@@ -153,8 +153,8 @@ def test_many_methods_are_capped_in_figures_not_in_tables(tmp_path, frame_of):
 
 def test_ten_thousand_rows_of_points_are_sampled(frame_of):
     frame = frame_of(["A", "B"], seeds=5000, tasks=2, points=0, classes=0, heads=["single"])
-    facts = digest(ReportInput(frame))
-    for panel in every_panel(all_sections(facts, choose_cast(facts))):
+    facts = build_report_data(ReportInput(frame))
+    for panel in list_panels(build_sections(facts, choose_methods(facts))):
         assert len(panel.figure.to_json()) < 100_000, panel.name
 
 
@@ -200,7 +200,7 @@ def test_bad_arguments(tmp_path, frame_of):
 
 
 def test_bound_line():
-    figure = blank("x", "y")
+    figure = empty_figure("x", "y")
     add_bound(figure, 3)
     line = dict(zip(figure.data[0].x.round(6).tolist(), figure.data[0].y.tolist(), strict=True))
     assert line[0.72] == pytest.approx(0.42)  # [T-M4]
@@ -210,8 +210,8 @@ def test_bound_line():
 def test_zero_cost_has_a_place_on_a_log_axis():
     costs = [0.0, 1.0, 1000.0]
     table = pd.DataFrame({"name": ["a", "b", "c"], "head": "", "x": costs, "y": 0.5})
-    figure = points(table, styles(["a", "b", "c"]), x="bytes", y="accuracy")
-    log_axis_with_zero(figure, costs)
+    figure = draw_points(table, assign_styles(["a", "b", "c"]), x="bytes", y="accuracy")
+    set_log_axis_with_zero(figure, costs)
     assert figure.layout.xaxis.type == "log"
     assert figure.layout.xaxis.ticktext[0] == "0"
     assert all(np.isfinite(np.log10(trace.x[0])) for trace in figure.data)
@@ -224,14 +224,14 @@ def test_a_report_of_label_sets_names_their_score():
     rows.add_array("precision_weighted_jaccard", matrix, **place)
     for stage, value in enumerate((0.8, 0.61)):
         rows.add("precision_weighted_jaccard", value, stage=stage, head="single")
-    facts = digest(ReportInput(rows.frame()))
+    facts = build_report_data(ReportInput(rows.frame()))
     assert (facts.figure, facts.average) == ("precision-weighted Jaccard",) * 2
     # over all rows, each once: no average of tasks
     assert facts.methods["average_accuracy"].tolist() == [0.61]
     assert facts.methods["forgetting/max"].tolist() == pytest.approx([0.3])
-    sections = all_sections(facts, choose_cast(facts))
+    sections = build_sections(facts, choose_methods(facts))
     words = " ".join(f"{one.title} {one.help} {one.note}" for one in sections)
     assert "Precision-weighted Jaccard over stages" in words
     assert "ccuracy" not in words
-    for panel in every_panel(sections):
+    for panel in list_panels(sections):
         assert "accuracy" not in panel.figure.to_json()

@@ -9,8 +9,8 @@ import pytest
 import engram
 from engram.errors import BadArgument
 from engram.report import from_result
-from engram.report.digest import digest
-from engram.report.sections import all_sections, choose_cast
+from engram.report.report_data import build_report_data
+from engram.report.sections import build_sections, choose_methods
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +21,8 @@ def result():
 
 
 def test_every_figure_of_the_report_has_a_name(result):
-    facts = digest(from_result(result))
-    for section in all_sections(facts, choose_cast(facts)):
+    facts = build_report_data(from_result(result))
+    for section in build_sections(facts, choose_methods(facts)):
         if not section.panels:
             with pytest.raises(BadArgument, match="expected data for"):
                 result.plot(section.name)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from engram.errors import BadArgument
 from engram.records import Result
 from engram.report import ReportInput, write_tables
-from engram.report.access import entries, totals
-from engram.report.tables import Column, Table, escape_latex, escape_markdown, render
+from engram.report.report_data import ledger_entries, sum_ledger_entries
+from engram.report.table import Column, Table, escape_latex, escape_markdown, render_table
 
 COLUMNS = (Column("name", "Method"), Column("v", "Value", "spread", best="max"))
 
@@ -25,7 +25,7 @@ def table(names, values, **more):
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=5))
 def test_csv_gives_every_name_back(names):
-    shown = render(table(names, [0.25] * len(names)), "csv")
+    shown = render_table(table(names, [0.25] * len(names)), "csv")
     read = list(csv.reader(io.StringIO(shown, newline="")))
     if not any("\r" in name or "\n" in name or "\0" in name for name in names):
         assert [row[0] for row in read[1:]] == names
@@ -51,7 +51,7 @@ def test_markdown_stays_in_its_cell(text):
 
 
 def test_missing_negative_and_large_numbers():
-    shown = render(table(["a", "b", "c"], [np.nan, -0.5, 123456.0]), "markdown").splitlines()
+    shown = render_table(table(["a", "b", "c"], [np.nan, -0.5, 123456.0]), "markdown").splitlines()
     assert shown[2:] == ["| a | – |", "| b | −0.500 |", "| c | **123,456.000** |"]
 
 
@@ -133,13 +133,13 @@ def test_ledger_is_summed_over_stages_and_runs_once():
         "p2": {f"{recipe}-0-": {"0": {"train": 10}, "1": {"train": 20}}},  # written again, grown
         "p3": {"recipe": recipe, "seed": 1, "stages": {"0": {"train": 5}}, "reads": "own"},
     }
-    assert totals(ledger, {recipe: "ER"}) == [
+    assert sum_ledger_entries(ledger, {recipe: "ER"}) == [
         ("ER", "train", "35", 35.0), ("ER", "reads", "own", None),
     ]  # fmt: skip
-    assert {entry.recipe for entry in entries(ledger, [recipe])} == {recipe}
+    assert {entry.recipe for entry in ledger_entries(ledger, [recipe])} == {recipe}
     both = [{"recipe": one, "reads": "own", "train": 1} for one in (recipe, "1a1b2c3d4e5f")]
-    rows = totals({"runs": both}, {recipe: "ER", "1a1b2c3d4e5f": "SI"})
+    rows = sum_ledger_entries({"runs": both}, {recipe: "ER", "1a1b2c3d4e5f": "SI"})
     assert [row[:2] for row in rows] == [
         ("ER", "train"), ("ER", "reads"), ("SI", "train"), ("SI", "reads"),
     ]  # fmt: skip
-    assert totals({"who": {"knows": 3}}, {}) == [("", "who / knows", "3", 3.0)]
+    assert sum_ledger_entries({"who": {"knows": 3}}, {}) == [("", "who / knows", "3", 3.0)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engram.recipes import Recipe
-from engram.reproduce import Cell, Entry, PaperTable, measures
+from engram.experiments import Recipe
+from engram.reproduce import Cell, CellEntry, PaperTable, measures
 
 STEPS = 3  # tasks of the stream: six classes, two at a time
 
@@ -30,14 +30,14 @@ def cell(method, metric, value=0.5, **more):
 
 def entry_of(found):
     if found["method"] == "Quoted":
-        return Entry(missing="quoted from elsewhere")
+        return CellEntry(missing="quoted from elsewhere")
     data = "mnist" if found["method"] == "Far" else "blobs"
     recipe = small_recipe("ER" if found["method"] == "ER" else "Finetune", data=data)
     if data == "mnist":
         recipe = recipe.change(stream={"kind": "class_incremental", "data": "mnist"})
     name = {"A(%)": "average_accuracy", "F": "forgetting"}[found["metric"]]
     measure = measures.metric(name, recipe, head="single", percent=found.percent)
-    return Entry(recipes=(recipe,), measure=measure, tolerance=3.0 if found.percent else 0.03)
+    return CellEntry(recipes=(recipe,), measure=measure, tolerance=3.0 if found.percent else 0.03)
 
 
 def invented_table():

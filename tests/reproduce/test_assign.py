@@ -4,26 +4,26 @@ import pytest
 
 from engram.errors import BadArgument
 from engram.reproduce import find_table, plan
-from engram.reproduce.papers import rwalk_preset
-from engram.reproduce.papers.assign import assign, changes
-from engram.reproduce.papers.cgl_preset import EMBEDDED, NTU, PAPER, UCLA, grid, recipe
+from engram.reproduce.papers import rwalk_paper
+from engram.reproduce.papers.cgl_paper import EMBEDDED, NTU, PAPER, UCLA, make_grid, recipe
+from engram.reproduce.papers.paper_base import assign_settings, list_changes
 
 STORED = "ucla.data_options.held=stored"
 
 
 def test_dots_lead_into_the_options_of_a_data_set():
-    preset = assign(PAPER, [STORED])
+    preset = assign_settings(PAPER, [STORED])
     assert recipe(preset, UCLA, "REPLAY").stream["data_options"] == {"held": "stored"}
     assert recipe(preset, UCLA, "REPLAY").key != recipe(PAPER, UCLA, "REPLAY").key
     assert recipe(preset, NTU, "REPLAY").key == recipe(PAPER, NTU, "REPLAY").key
     assert PAPER.ucla.data_options == {}
-    assert assign(EMBEDDED, ["ucla.data_options.frames=4"]).ucla.data_options == {
+    assert assign_settings(EMBEDDED, ["ucla.data_options.frames=4"]).ucla.data_options == {
         "per_class": 20, "frames": 4,
     }  # fmt: skip
 
 
 def test_search_of_table_3_keeps_the_options_of_the_data_set():
-    for made in grid(assign(PAPER, [STORED]), UCLA, "REPLAY").values():
+    for made in make_grid(assign_settings(PAPER, [STORED]), UCLA, "REPLAY").values():
         assert made.stream["data_options"] == {"held": "stored", "split": "tuning"}
 
 
@@ -35,7 +35,7 @@ def test_real_rows_follow_the_choice(engram_data):
 
 def test_options_have_no_fields_of_their_own():
     with pytest.raises(BadArgument, match=r"preset\.ucla\.data_options\.held"):
-        assign(PAPER, [STORED, "ucla.data_options.held.x=1"])
+        assign_settings(PAPER, [STORED, "ucla.data_options.held.x=1"])
 
 
 def test_a_data_set_can_be_left_out():
@@ -90,15 +90,15 @@ def test_absent_data_is_no_mistake_of_the_settings(monkeypatch, tmp_path):
 
 
 def test_changes_do_not_depend_on_how_they_were_written():
-    paper = rwalk_preset.PAPER
-    one = assign(paper, ["seeds=3", "rwalk.eps=0.01", "mnist.samples=[5]"])
+    paper = rwalk_paper.PAPER
+    one = assign_settings(paper, ["seeds=3", "rwalk.eps=0.01", "mnist.samples=[5]"])
     whole = "rwalk={eps: 1.0e-2, alpha_on: running}"
-    two = assign(paper, ["seeds=4", "mnist.samples=[5]", whole, "seeds=3"])
-    assert changes(paper, one) == changes(paper, two) == {
+    two = assign_settings(paper, ["seeds=4", "mnist.samples=[5]", whole, "seeds=3"])
+    assert list_changes(paper, one) == list_changes(paper, two) == {
         "mnist.samples": "[5]", "seeds": "3", "rwalk.eps": "0.01",
     }  # fmt: skip
-    assert changes(paper, assign(paper, ["seeds=5", "cifar.epochs=50"])) == {}
-    assert changes(paper, assign(paper, ["ewc={}"])) == {
+    assert list_changes(paper, assign_settings(paper, ["seeds=5", "cifar.epochs=50"])) == {}
+    assert list_changes(paper, assign_settings(paper, ["ewc={}"])) == {
         "ewc.normalize": "default", "ewc.alpha_on": "default",
     }  # fmt: skip
     assert find_table("rwalk/1", embedded=True).settings == {}

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.errors import BadArgument
-from engram.reproduce import cells_of, choose_cells
-from engram.reproduce.cells import Cell, parse
+from engram.reproduce import choose_cells, read_cells
+from engram.reproduce.cells import Cell, parse_expression
 
-CELLS = cells_of("rwalk", "1")
+CELLS = read_cells("rwalk", "1")
 
 
 def methods(expression):
@@ -29,7 +29,10 @@ def test_stars_and_case():
 
 def test_a_value_may_hold_equals_signs_and_quoted_commas():
     assert len(choose_cells(CELLS, "params=lambda=75000")) == 9
-    assert parse('params="a=1,b=2",method=X') == {"params": ("a=1,b=2",), "method": ("X",)}
+    assert parse_expression('params="a=1,b=2",method=X') == {
+        "params": ("a=1,b=2",),
+        "method": ("X",),
+    }
 
 
 def test_brackets_stand_for_themselves():
@@ -62,7 +65,7 @@ def test_complaints(expression, complaint):
 @given(st.text(max_size=30))
 def test_any_text_is_parsed_or_refused(text):
     try:
-        found = parse(text)
+        found = parse_expression(text)
     except BadArgument:
         return
     assert all(key and values and all(values) for key, values in found.items())
@@ -72,7 +75,7 @@ def test_cells_are_the_reference_rows():
     one = CELLS[0]
     assert (one.value, one["stage"], one.percent, one["nothing"]) == (90.3, "5", True, "")
     assert not CELLS[1].percent
-    assert any(c.doubt for c in cells_of("rwalk", "3"))
-    assert all(c.percent for c in cells_of("cgl", "2"))
-    assert not any(c.percent for table in "1345" for c in cells_of("cgl", table))
-    assert cells_of("cgl", "2")[0]["stage"] == ""
+    assert any(c.doubt for c in read_cells("rwalk", "3"))
+    assert all(c.percent for c in read_cells("cgl", "2"))
+    assert not any(c.percent for table in "1345" for c in read_cells("cgl", table))
+    assert read_cells("cgl", "2")[0]["stage"] == ""

@@ -12,10 +12,9 @@ import pytest
 
 from engram.errors import BadArgument, EngramError
 from engram.records import Result, Rows
-from engram.reproduce import cells_of, choose_cells, find_table, plan, reproduce
-from engram.reproduce.papers import cgl, cgl_figures
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.cgl_preset import (
+from engram.reproduce import choose_cells, find_table, plan, read_cells, reproduce
+from engram.reproduce.papers import cgl_paper
+from engram.reproduce.papers.cgl_paper import (
     BEST,
     BEST_NTU,
     EMBEDDED,
@@ -25,14 +24,15 @@ from engram.reproduce.papers.cgl_preset import (
     PAPER,
     TASKS,
     UCLA,
-    Preset,
-    Protocol,
+    CGLPreset,
+    CGLProtocol,
     class_orders,
-    grid,
+    make_grid,
     method_spec,
     recipe,
     task_orders,
 )
+from engram.reproduce.papers.paper_base import assign_settings
 
 QUICK = (
     "epochs=1", "seeds=2", "task_orders=2", "class_orders=1", "widths=[4]", "depths=[1]",
@@ -87,9 +87,9 @@ def test_protocol():
 
 def test_parameters_are_those_of_tables_3_and_5():
     best = {UCLA: BEST, NTU: BEST_NTU}
-    for cell in cells_of("cgl", "3"):
+    for cell in read_cells("cgl", "3"):
         assert best[cell["dataset"]][cell["method"]][cell["metric"]] == cell.value
-    for cell in cells_of("cgl", "5"):
+    for cell in read_cells("cgl", "5"):
         place = int(cell["stage"]) - 1
         assert GRIDS[cell["method"]][cell["metric"]][place] == cell.value
     for method, axes in GRIDS.items():
@@ -115,7 +115,7 @@ def test_orders():
 
 
 def test_all_methods_share_the_orders_and_differ_in_id():
-    made = {method: cgl.study(PAPER, UCLA, method) for method in METHODS}
+    made = {method: cgl_paper.make_study(PAPER, UCLA, method) for method in METHODS}
     ids = {method: {one.key for one in study.all} for method, study in made.items()}
     assert all(len(found) == 1 for found in ids.values())
     assert len(set.union(*ids.values())) == len(METHODS)
@@ -137,7 +137,7 @@ def test_bad_choices_are_named(assignment, complaint):
 
 
 def test_choices_reach_the_recipes():
-    preset = assign(PAPER, ["ewc.batch_statistics=false", "seeds=1", "lwf.ce_scope=scope"])
+    preset = assign_settings(PAPER, ["ewc.batch_statistics=false", "seeds=1", "lwf.ce_scope=scope"])
     assert not recipe(preset, UCLA, "EWC").method.batch_statistics
     assert recipe(preset, UCLA, "LwF").method.ce_scope == "scope"
     assert recipe(preset, UCLA, "EWC").seeds == (0,)
@@ -174,15 +174,15 @@ def invented(made, accuracy):
 
 def test_disparity_of_tasks_and_classes():
     preset = replace(PAPER, class_orders=3, task_orders=4, seeds=2)
-    table = cgl.Sensitivity(preset)
-    made = cgl.study(preset, UCLA, "BARE")
+    table = cgl_paper.SensitivityEntries(preset)
+    made = cgl_paper.make_study(preset, UCLA, "BARE")
 
     def last_two(order, seed, c):  # the newest class is known, its partner half in run 1
         place = order.index(c)
         return float(place == 9) if seed == 0 else float(place == 9) + 0.5 * (place == 8)
 
     result = invented(made.all, last_two)
-    cells = [c for c in cells_of("cgl", "2") if c["dataset"] == UCLA and c["method"] == "BARE"]
+    cells = [c for c in read_cells("cgl", "2") if c["dataset"] == UCLA and c["method"] == "BARE"]
     values = {(c["setting"], c["metric"]): table.entry(c).measure(result) for c in cells}
     ends = {one.stream["order"][-2] // 2 for one in made.tasks}
     share = len(ends) / 5  # tasks that come last in some order and first in another
@@ -196,11 +196,11 @@ def test_disparity_of_tasks_and_classes():
 
 def test_one_unfinished_order_leaves_its_repetition_out():
     preset = replace(PAPER, class_orders=0, task_orders=3, seeds=2)
-    made = cgl.study(preset, UCLA, "BARE")
+    made = cgl_paper.make_study(preset, UCLA, "BARE")
     some = [made.tasks[0], made.tasks[1], replace(made.tasks[2], seeds=(1,))]
     result = invented(some, lambda order, seed, c: 0.5)
-    cell = next(c for c in cells_of("cgl", "2") if c["method"] == "BARE")
-    values = cgl.Sensitivity(preset).entry(cell).measure(result)
+    cell = next(c for c in read_cells("cgl", "2") if c["method"] == "BARE")
+    values = cgl_paper.SensitivityEntries(preset).entry(cell).measure(result)
     assert values == pytest.approx([np.nan, 0.0], nan_ok=True)
 
 
@@ -220,15 +220,15 @@ def test_embedded_table_is_marked_and_goes_on(tmp_path):
 
 
 def test_spread_is_shown_beside_the_printed_one(tmp_path):
-    from engram.reproduce import Entry, judge
-    from engram.reproduce.output import texts
+    from engram.reproduce import CellEntry, judge_cell
+    from engram.reproduce.result_tables import format_line
 
-    cell = cells_of("cgl", "2")[0]
-    line = judge(cell, Entry(), np.array([90.0, 92.0]))
+    cell = read_cells("cgl", "2")[0]
+    line = judge_cell(cell, CellEntry(), np.array([90.0, 92.0]))
     assert line.spread == pytest.approx(1.0)  # over these repetitions, ddof 0
-    assert texts(line)["ours"] == "91.0 ± 1.00"
-    assert texts(replace(line, cell=replace(cell, std=float("nan"))))["ours"] == "91.0"
-    assert texts(judge(cell, Entry(), np.array([90.0])))["ours"] == "90.0"
+    assert format_line(line)["ours"] == "91.0 ± 1.00"
+    assert format_line(replace(line, cell=replace(cell, std=float("nan"))))["ours"] == "91.0"
+    assert format_line(judge_cell(cell, CellEntry(), np.array([90.0])))["ours"] == "90.0"
 
 
 # -- the other tables ------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_tables_4_and_5_are_our_models_and_grids(tmp_path):
 
 
 def test_grid_is_tested_on_validation_rows():
-    points = grid(EMBEDDED, UCLA, "LwF")
+    points = make_grid(EMBEDDED, UCLA, "LwF")
     assert len(points) == 9
     assert points[10, 0.2].method.temperature == 0.2
     tuning = points[10, 0.2].build_stream()
@@ -275,13 +275,13 @@ def test_grid_is_tested_on_validation_rows():
                for t, u in zip(tuning, usual, strict=True))  # fmt: skip
     shown = {int(row) for task in tuning for row in (*task.train, *task.valid, *task.test)}
     assert not shown & {int(row) for task in usual for row in task.test}
-    assert len(grid(PAPER, UCLA, "TWP")) == 4
-    acting = assign(PAPER, ["twp.beta=double_backward"])
-    assert len(grid(acting, UCLA, "TWP")) == 8
+    assert len(make_grid(PAPER, UCLA, "TWP")) == 4
+    acting = assign_settings(PAPER, ["twp.beta=double_backward"])
+    assert len(make_grid(acting, UCLA, "TWP")) == 8
 
 
 def test_best_value_is_that_of_the_best_point():
-    points = grid(replace(PAPER, grid_seeds=2), UCLA, "GEM")
+    points = make_grid(replace(PAPER, grid_seeds=2), UCLA, "GEM")
     rows = Rows()
     for (margin, share), made in points.items():
         for seed in made.seeds:
@@ -290,10 +290,10 @@ def test_best_value_is_that_of_the_best_point():
             rows.add_array("accuracy", [[value]], stage=[[0]], task=[0], head="single")
     result = Result(rows.frame())
     # over both seeds smaller margins are better by a hair
-    assert cgl.best_value(points, 0)(result).tolist() == [0.05]
-    assert cgl.best_value(points, 1)(result).tolist() == [0.1]
+    assert cgl_paper.best_value(points, 0)(result).tolist() == [0.05]
+    assert cgl_paper.best_value(points, 1)(result).tolist() == [0.1]
     unfinished = result.select(recipe=[m.key for m in list(points.values())[1:]])
-    assert np.isnan(cgl.best_value(points, 0)(unfinished)).all()
+    assert np.isnan(cgl_paper.best_value(points, 0)(unfinished)).all()
 
 
 def test_beta_is_not_searched_while_it_does_nothing():
@@ -339,7 +339,7 @@ def test_numbers_are_kept_where_drawing_is_not_possible(tmp_path, monkeypatch):
 
 def test_points_average_over_repetitions():
     preset = replace(PAPER, class_orders=0, task_orders=2, seeds=2)
-    made = cgl.study(preset, UCLA, "BARE")
+    made = cgl_paper.make_study(preset, UCLA, "BARE")
     rows = Rows()
     matrix = np.tril(np.ones((5, 5)))
     for one in made.tasks:
@@ -348,7 +348,7 @@ def test_points_average_over_repetitions():
             matrix[-1] = [0, 0, 0, 0, 0.5 + 0.5 * seed]
             rows.add_array("accuracy", matrix, stage=np.arange(5)[:, None], task=np.arange(5),
                            head="single")  # fmt: skip
-    found = cgl_figures.points(Result(rows.frame()), made.tasks, {"method": "BARE"})
+    found = cgl_paper.order_points(Result(rows.frame()), made.tasks, {"method": "BARE"})
     assert len(found) == 2
     assert found[0]["repetitions"] == 2
     assert found[0]["average_accuracy"] == pytest.approx(0.15)
@@ -377,12 +377,12 @@ def test_page_names_every_choice_and_erratum():
     text = (Path(__file__).parents[2] / "docs" / "protocols" / "cgl.md").read_text("utf-8")
     words = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
     said = {part for word in words for part in re.split(r"[\s.=]", word)}
-    fields = {f.name for kind in (Preset, Protocol) for f in dataclass_fields(kind)}
+    fields = {f.name for kind in (CGLPreset, CGLProtocol) for f in dataclass_fields(kind)}
     assert not fields - said
     assert re.findall(r"^\| G(\d+) \|", text, re.M) == [str(n) for n in range(1, 16)]
     printed = {
         c["method"] + c["setting"] + c["metric"]: f"{c.value:g}"
-        for c in cells_of("cgl", "2") if c["dataset"] == UCLA
+        for c in read_cells("cgl", "2") if c["dataset"] == UCLA
     }  # fmt: skip
     for method in METHODS:
         for setting in ("task-order", "class-order-aggregated"):

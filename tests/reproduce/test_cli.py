@@ -5,14 +5,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from engram.cli import diff, reproduce
-from engram.cli.shell import Shell
-from engram.pools.sweep import sweep
-from engram.reproduce.papers import WRITTEN
+from engram.cli import record_commands, reproduce_command
+from engram.cli.console import CommandGroup
+from engram.experiments.sweep import sweep
+from engram.reproduce.papers import PAPER_NAMES
 
-app = typer.Typer(cls=Shell, pretty_exceptions_enable=False)
-app.command("reproduce")(reproduce.command)
-app.command("diff")(diff.command)
+app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
+app.command("reproduce")(reproduce_command.reproduce)
+app.command("diff")(record_commands.diff)
 
 QUICK = ["--embedded", "--set", "mnist.epochs=1", "--set", "seeds=1", "--device", "cpu"]
 SOME = ["--cells", "setting=single-head,method=Vanilla,metric=F|A*"]
@@ -194,7 +194,7 @@ def test_nothing_to_reproduce_is_not_success(monkeypatch, tmp_path):
 
 def test_papers_with_a_preset_are_offered():
     said = call("reproduce", "iirk/1").stderr
-    assert f"did you mean 'iirc'? Valid: {', '.join(sorted(WRITTEN))}" in said
+    assert f"did you mean 'iirc'? Valid: {', '.join(sorted(PAPER_NAMES))}" in said
 
 
 def test_embedded_rows_are_not_called_by_the_name_of_the_papers_data():

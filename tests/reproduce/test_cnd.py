@@ -8,18 +8,26 @@ import pytest
 from engram.data import load
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
-from engram.metrics.novelty import auroc
+from engram.experiments import make_plans
+from engram.metrics.detection import auroc
 from engram.models import build as build_model
-from engram.recipes import plans_of
 from engram.records import read
-from engram.reproduce import cells_of, choose_cells, default_out, find_table, plan, reproduce
-from engram.reproduce.papers import cnd_figures, cnd_numbers
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.cnd_findings import Claim, findings
-from engram.reproduce.papers.cnd_preset import EMBEDDED, PAPER, TINY, VGG
-from engram.reproduce.papers.cnd_rows import Row, recipe, trained
-from engram.reproduce.run import by_key
-from engram.reproduce.table import OUTSIDE
+from engram.reproduce import choose_cells, default_out, find_table, plan, read_cells, reproduce
+from engram.reproduce.paper_table import OOD_SET_UNSTATED
+from engram.reproduce.papers import cnd_paper
+from engram.reproduce.papers.cnd_paper import (
+    EMBEDDED,
+    PAPER,
+    TINY,
+    VGG,
+    Claim,
+    CNDRow,
+    check_findings,
+    list_rows,
+    recipe,
+)
+from engram.reproduce.papers.paper_base import assign_settings
+from engram.reproduce.reproduction import select_by_recipe
 
 QUICK = ("seeds=2", "epochs=1", "tiny.options.per_class=20", "features=60", "few=90",
          "detectors={Softmax: {}, ODIN: {}, B1: {}, B2: {}}",
@@ -30,7 +38,7 @@ CELLS = "method=FineTune|ER-25s,nd_method=Softmax|ODIN"
 
 
 def row(method, **more):
-    return Row(dataset=TINY, method=method, **more)
+    return CNDRow(dataset=TINY, method=method, **more)
 
 
 def test_every_cell_has_a_way_or_a_reason():
@@ -42,7 +50,9 @@ def test_every_cell_has_a_way_or_a_reason():
     assert {(r.stream["kind"], r.model["name"]) for e in eight for r in e.recipes} == {
         ("eight_task", "alexnet")
     }
-    assert len({r.label for e in tiny for r in e.recipes}) == len(trained(TINY)) - 1  # the control
+    assert (
+        len({r.label for e in tiny for r in e.recipes}) == len(list_rows(TINY)) - 1
+    )  # the control
     of_eight = {f.name for f in table.figures if "(Eight-Task)" in f.title}
     assert of_eight == {"fig2", "fig12", "fig17", "fig22"}
     assert {f"fig{n}" for n in range(2, 35)} <= {f.name for f in table.figures}
@@ -104,7 +114,7 @@ def test_the_protocol_on_other_data():
 
 
 def test_last_layers():
-    cell = next(c for c in cells_of("cnd", "3") if c["method"] == "ER-25s")
+    cell = next(c for c in read_cells("cnd", "3") if c["method"] == "ER-25s")
     (made,) = find_table("cnd/3").entry(cell).recipes
     assert made.model["head"]["name"] == "cosine"
     assert [probe.name for probe in made.probes] == ["features", "softmax", "b1", "b2"]
@@ -135,19 +145,19 @@ def test_detectors_are_tuned_where_there_is_an_outside_set():
     assert "tuned odin over epsilon" in names
     assert any("combine=logistic" in name for name in names)
     assert recipe(PAPER, row("LwF")).outside["data"] == "cifar100"
-    bare = recipe(assign(PAPER, ["tiny.outside=null"]), row("LwF"))
+    bare = recipe(assign_settings(PAPER, ["tiny.outside=null"]), row("LwF"))
     assert {"odin", "vae"} <= {probe.name for probe in bare.probes}
     table = find_table("cnd/4")
     cell = choose_cells(table.cells, "nd_method=ODIN,dataset=TinyImageNet")[0]
-    assert OUTSIDE in table.entry(cell).reasons
+    assert OOD_SET_UNSTATED in table.entry(cell).reasons
     same = find_table("cnd/4", assignments=["tiny.outside.data=cifar10"])
-    assert OUTSIDE not in same.entry(cell).reasons
+    assert OOD_SET_UNSTATED not in same.entry(cell).reasons
 
 
 @pytest.mark.parametrize("backbone", ["ResNet", "VGG"])
 def test_layers_that_mahalanobis_reads_are_there(backbone):
-    made = recipe(assign(EMBEDDED, ["seeds=1"]), row("FineTune", backbone=backbone))
-    (one,) = plans_of([made])
+    made = recipe(assign_settings(EMBEDDED, ["seeds=1"]), row("FineTune", backbone=backbone))
+    (one,) = make_plans([made])
     learner = Engine([one.run], device="cpu").learner(one.run)
     for probe in one.probes.values():
         probe.check(learner)
@@ -200,12 +210,12 @@ def seen(made):
     """The result by key, and the recipes of two rows."""
     preset = made.plan.table.preset
     rows = {one: recipe(preset, one) for one in (row("FineTune"), row("ER-25s"))}
-    return by_key(read(made.out), made.plan.ids, made.plan.orders).ends(), rows
+    return select_by_recipe(read(made.out), made.plan.ids, made.plan.orders).ends(), rows
 
 
 def test_figures_show_what_was_recorded(made, seen):
     result, rows = seen
-    table = cnd_numbers.by_stage(result, rows, ("previous_auroc",))
+    table = cnd_paper.detection_by_stage(result, rows, ("previous_auroc",))
     known = read(made.out).novelty().set_index(["label", "detector", "metric", "stage"])["mean"]
     for one in table[table["line"] == "Softmax"].itertuples():
         place = (f"{one.row} (shapes, ResNet)", one.line.lower(), "previous_auroc", one.x - 1)
@@ -215,11 +225,11 @@ def test_figures_show_what_was_recorded(made, seen):
     scores = result.arrays("softmax", run, stage=8)["familiarity"]
     expected = auroc(scores[2][sets.inside[2]], scores[2][sets.outside[0]])
     own = {row("FineTune"): rows[row("FineTune")].change(seeds=(run.seed,))}
-    last = cnd_numbers.last_task(result.select(seed=run.seed), own)
+    last = cnd_paper.auc_against_last(result.select(seed=run.seed), own)
     found = last[(last["line"] == "Softmax") & (last["x"] == 3)]["value"].item()
     assert found == pytest.approx(100 * expected)
     for name in ("fig3", "fig7", "fig23", "fig26", "fig6", "findings"):
-        drawing = cnd_figures.DRAWINGS[name]
+        drawing = cnd_paper.DRAWINGS[name]
         data = drawing.data(result, own if name == "fig6" else rows)  # maps take seconds
         assert len(data)
         assert drawing.draw(data).data, name
@@ -228,7 +238,7 @@ def test_figures_show_what_was_recorded(made, seen):
 def test_norms_are_means_over_the_items_of_a_set(seen):
     result, rows = seen
     one = {row("ER-25s"): rows[row("ER-25s")]}
-    table = cnd_numbers.features("norm")(result, one).set_index(["line", "x"])["value"]
+    table = cnd_paper.feature_statistic("norm")(result, one).set_index(["line", "x"])["value"]
     values = []
     for run in (r for r in result.runs if r.recipe == rows[row("ER-25s")].key):
         norms = result.arrays("features items=60", run, stage=4)["norm"]
@@ -239,7 +249,7 @@ def test_norms_are_means_over_the_items_of_a_set(seen):
 
 def test_findings_can_fail(seen):
     result, rows = seen
-    table = findings(result, rows)
+    table = check_findings(result, rows)
     assert set(table["holds"]) <= {"yes", "no", "not run"}
     tried = table[table["holds"] != "not run"]
     odin = tried[tried["finding"].str.startswith("ODIN below")]

@@ -7,47 +7,53 @@ import pytest
 from engram.errors import BadArgument
 from engram.records import Result, Rows
 from engram.reproduce import (
-    cells_of,
     choose_cells,
     default_out,
     find_table,
     plan,
+    read_cells,
     reproduce,
     table_names,
 )
-from engram.reproduce.papers import confer
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.confer_preset import EMBEDDED, PAPER, ROWS
-from engram.reproduce.papers.confer_rows import Block, recipe, tasks_of
-from engram.reproduce.table import OTHER_DATA
+from engram.reproduce.paper_table import OTHER_DATA
+from engram.reproduce.papers import confer_paper
+from engram.reproduce.papers.confer_paper import (
+    EMBEDDED,
+    PAPER,
+    ROWS,
+    ConFERBlock,
+    make_tasks,
+    recipe,
+)
+from engram.reproduce.papers.paper_base import assign_settings
 
 TASK, CLASS = "Task-IL", "Class-IL"
 BY_TASK = {"memory.shared_by": "task"}
 
 
 def block(dataset="FER-2013", setting=TASK, order="O1", augmentation="without"):
-    return Block(dataset=dataset, setting=setting, order=order, augmentation=augmentation)
+    return ConFERBlock(dataset=dataset, setting=setting, order=order, augmentation=augmentation)
 
 
 def test_pages_are_those_of_the_paper():
-    assert sorted(map(int, confer.NUMBERS)) == list(range(3, 51))
-    for number, (page, metric) in confer.NUMBERS.items():
-        cells = cells_of("confer", number)
+    assert sorted(map(int, confer_paper.TABLES_BY_NUMBER)) == list(range(3, 51))
+    for number, (page, metric) in confer_paper.TABLES_BY_NUMBER.items():
+        cells = read_cells("confer", number)
         assert {cell["dataset"] for cell in cells} == {page.dataset}
         assert {cell["setting"] for cell in cells} == {page.setting}
         assert {cell["metric"] for cell in cells} == {metric}
         assert {cell["order"] for cell in cells} == set(page.orders.split(" and "))
         assert {cell["method"] for cell in cells} == {*ROWS}
-    assert sorted(confer.FIGURES, key=lambda name: int(name[3:])) == [
+    assert sorted(confer_paper.FIGURES_BY_NAME, key=lambda name: int(name[3:])) == [
         f"fig{n}" for n in range(3, 27)
     ]
-    assert confer.FIGURES["fig16"] == confer.NUMBERS["29"][0]
-    assert confer.FIGURES["fig26"] == confer.NUMBERS["49"][0]
+    assert confer_paper.FIGURES_BY_NAME["fig16"] == confer_paper.TABLES_BY_NUMBER["29"][0]
+    assert confer_paper.FIGURES_BY_NAME["fig26"] == confer_paper.TABLES_BY_NUMBER["49"][0]
 
 
 def test_halves_of_the_tables_are_conditions_of_the_preset():
-    for number, (page, _) in confer.NUMBERS.items():
-        halves = {cell["augmentation"] for cell in cells_of("confer", number)}
+    for number, (page, _) in confer_paper.TABLES_BY_NUMBER.items():
+        halves = {cell["augmentation"] for cell in read_cells("confer", number)}
         assert halves <= {*PAPER.protocol(page.dataset).conditions}
         assert halves <= {*EMBEDDED.protocol(page.dataset).conditions}
 
@@ -110,15 +116,15 @@ def test_protocol():
 
 @pytest.mark.parametrize("order", ["O1", "O2", "O3"])
 def test_orders_without_contempt_are_paired_anew(order):
-    whole = tasks_of(PAPER, "CK+", TASK, order)
+    whole = make_tasks(PAPER, "CK+", TASK, order)
     assert [len(task) for task in whole] == [2, 2, 2, 2]
-    few = tasks_of(PAPER, "RAF-DB", TASK, order)
+    few = make_tasks(PAPER, "RAF-DB", TASK, order)
     assert [len(task) for task in few] == [2, 2, 2, 1]
-    single = tasks_of(PAPER, "RAF-DB", CLASS, order)
+    single = make_tasks(PAPER, "RAF-DB", CLASS, order)
     names = [name for task in whole for name in task if name != "Contempt"]
     assert [[name] for name in names] == single
     assert [name for task in few for name in task] == names
-    literal = tasks_of(assign(PAPER, ["drop=in_place"]), "RAF-DB", TASK, order)
+    literal = make_tasks(assign_settings(PAPER, ["drop=in_place"]), "RAF-DB", TASK, order)
     assert [len(task) for task in literal].index(1) == {"O1": 1, "O2": 3, "O3": 0}[order]
 
 
@@ -134,7 +140,7 @@ def test_second_halves_have_copies_or_fewer_rows():
 
 
 def test_memories_of_equal_bytes():
-    preset = assign(PAPER, ["memory_bytes=884800"])
+    preset = assign_settings(PAPER, ["memory_bytes=884800"])
     where = block(setting=CLASS)
     kept = {row: recipe(preset, where, row).method.memory for row in ("NR", "A-GEM", "LR")}
     assert (kept["NR"].total, kept["A-GEM"].total, kept["LR"].total) == (29, 29, 1106)
@@ -142,7 +148,7 @@ def test_memories_of_equal_bytes():
 
 
 def test_borders_may_be_blurred_in_class_il():
-    preset = assign(PAPER, ["blur=0.2"])
+    preset = assign_settings(PAPER, ["blur=0.2"])
     stream = recipe(preset, block(setting=CLASS), "NR").stream
     assert (stream["kind"], stream["tasks"], stream["mix"]) == ("blurry", 7, 0.2)
     assert stream["order"][:2] == ["Neutral", "Anger"]
@@ -151,7 +157,9 @@ def test_borders_may_be_blurred_in_class_il():
 
 
 def test_fisher_information_of_the_true_labels():
-    preset = assign(PAPER, ["ewc.labels=true"])  # as the page has it; YAML reads no word there
+    preset = assign_settings(
+        PAPER, ["ewc.labels=true"]
+    )  # as the page has it; YAML reads no word there
     assert recipe(preset, block(), "EWC").method.labels == "true"
 
 
@@ -174,7 +182,7 @@ def test_all_tables_of_a_set_can_be_made_by_one_call():
     assert {cell.table for cell in few} == {"27", "28", "31", "32"}
     made = {(r.key, r.order) for cell in few for r in table.entry(cell).recipes}
     assert len(made) == 26  # 78 runs
-    for short in confer.SETS:
+    for short in confer_paper.DATA_SETS:
         assert f"confer/{short}" in table_names()
 
 
@@ -224,9 +232,9 @@ def test_reasons():
 
 
 def test_orders_in_doubt_are_said_so():
-    doubts = {cell.doubt for cell in cells_of("confer", "29")}
+    doubts = {cell.doubt for cell in read_cells("confer", "29")}
     assert doubts == {"order in doubt"}
-    assert {cell.doubt for cell in cells_of("confer", "15")} == {""}
+    assert {cell.doubt for cell in read_cells("confer", "15")} == {""}
 
 
 QUICK = ("iterations=2", "ck.options={samples: 200}", "dgr={width: 16}", "lr_items=20",

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from engram.records import Result, Rows
-from engram.report.style import PALETTE
-from engram.reproduce import cells_of, choose_cells, find_table, table_names
-from engram.reproduce.papers import cgl_preset, confer_preset
-from engram.reproduce.papers.rwalk_drawings import METHODS as OF_RWALK
+from engram.report.method_styles import PALETTE
+from engram.reproduce import choose_cells, find_table, read_cells, table_names
+from engram.reproduce.papers import cgl_paper, confer_paper
+from engram.reproduce.papers.rwalk_paper import METHODS as OF_RWALK
 from engram.reproduce.planning import choose_rows
 
 pytest.importorskip("plotly")
@@ -139,8 +139,8 @@ def test_unfinished_runs_are_left_out(name):
 @pytest.mark.parametrize("paper", ["rwalk", "cgl", "confer"])
 def test_a_method_looks_the_same_in_all_figures(paper):
     methods = {
-        "rwalk": (*OF_RWALK, "Vanilla-S", "EWC-S", "PI-S"), "cgl": (*cgl_preset.METHODS, "JOINT"),
-        "confer": tuple(confer_preset.ROWS),
+        "rwalk": (*OF_RWALK, "Vanilla-S", "EWC-S", "PI-S"), "cgl": (*cgl_paper.METHODS, "JOINT"),
+        "confer": tuple(confer_paper.ROWS),
     }[paper]  # fmt: skip
     found = {}
     for name in FIGURES:
@@ -244,7 +244,7 @@ def test_plane_shows_our_points_beside_the_papers():
         assert some["intransigence_std"].tolist() == pytest.approx([0] * 9, abs=1e-9)
     printed = data.query("source == 'paper' and dataset == 'MNIST' and method == 'EWC-S'")
     found = printed[["forgetting", "intransigence"]].to_numpy().tolist()
-    cells = choose_cells(cells_of("rwalk", "1"), "dataset=MNIST,method=EWC-S,metric=F|I")
+    cells = choose_cells(read_cells("rwalk", "1"), "dataset=MNIST,method=EWC-S,metric=F|I")
     assert found == [[cell.value for cell in cells]]
     drawing = figure.draw(data)
     assert titles(drawing) == ["MNIST", "CIFAR-100"]
@@ -320,7 +320,7 @@ def test_scatters(name, net, shown, kinds):
     assert [figure.title for figure in figures] == [
         f"Accuracy against forgetting, {dataset}, {net}" for dataset in shown
     ]
-    methods = [m for m in cgl_preset.METHODS if net == "GCN" or m != "TWP"]
+    methods = [m for m in cgl_paper.METHODS if net == "GCN" or m != "TWP"]
     for figure in figures:
         data = data_of(figure)
         assert len(data) == sum(kinds.values()) * len(methods)

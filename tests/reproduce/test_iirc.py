@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.errors import BadArgument
 from engram.records import Result, Rows
-from engram.reproduce import find_table, judge, plan
-from engram.reproduce.papers.iirc_preset import PAPER, ROWS, VARIANTS, Preset, recipe, recipes
-from engram.streams.published import iirc, published
+from engram.reproduce import find_table, judge_cell, plan
+from engram.reproduce.papers.iirc_paper import PAPER, ROWS, VARIANTS, IIRCPreset, recipe, recipes
+from engram.streams.hierarchical_streams import iirc, read_published_tasks
 
 CIFAR = "IIRC-CIFAR"
 
@@ -21,7 +21,7 @@ CIFAR = "IIRC-CIFAR"
 @pytest.fixture(scope="module")
 def official():
     """IIRC-CIFAR over as many rows as CIFAR-100 has, each a single number."""
-    tree, orphans, _ = published("cifar")
+    tree, orphans, _ = read_published_tasks("cifar")
     names = [name for below in tree.values() for name in below] + orphans
     train, test = names * 500, names * 100
     data = Data.from_arrays(
@@ -46,11 +46,11 @@ def test_the_two_schedules():
     paper = recipe(PAPER, CIFAR, "ER").training
     assert (paper.epochs, paper.length(0)[0], paper.plateau_patience) == (140, 280, 10)
     assert paper.lr * 0.1 * 0.1 * (1 + 1e-12) > paper.min_lr > paper.lr * 0.1**3  # third cut ends
-    short = recipe(Preset(schedule="short"), CIFAR, "ER").training
+    short = recipe(IIRCPreset(schedule="short"), CIFAR, "ER").training
     assert (short.epochs, short.length(0)[0], short.plateau_patience) == (35, 70, 3)
     patient = find_table("iirc/C.1", assignments=["schedule=short", "cifar.patience=40"])
     assert {one.training.plateau_patience for one in patient.recipes} == {10}
-    assert recipe(Preset(cuts=0), CIFAR, "ER").training.min_lr == 0
+    assert recipe(IIRCPreset(cuts=0), CIFAR, "ER").training.min_lr == 0
 
 
 def test_rows_follow_the_protocol():
@@ -75,7 +75,7 @@ def test_class_orders_are_repetitions_of_one_recipe():
     assert len({one.key for one in several}) == 1
     assert len({one.order for one in several}) == 10
     with pytest.raises(BadArgument, match="at most 10"):
-        recipes(Preset(configurations=11), CIFAR, "ER")
+        recipes(IIRCPreset(configurations=11), CIFAR, "ER")
 
 
 @pytest.mark.parametrize(("name", "cells"), [("3.1", 6), ("3.2", 4), ("3.3", 7)])
@@ -87,7 +87,7 @@ def test_printed_counts_are_those_of_the_stream(official, name, cells):
             continue
         entry = table.entry(cell)
         _, count = entry.counted
-        assert judge(cell, entry, np.array([count(official)])).verdict == "agrees", cell
+        assert judge_cell(cell, entry, np.array([count(official)])).verdict == "agrees", cell
         checked += 1
     assert checked == cells
 

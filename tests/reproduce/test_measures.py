@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engram.recipes import Recipe
+from engram.experiments import Recipe
 from engram.records import Result, Rows
 from engram.reproduce import measures
 from tests.reproduce.invented import small_recipe
@@ -47,9 +47,9 @@ def test_unfinished_runs_and_absent_recipes_are_nan():
     unfinished = np.full((3, 3), np.nan)
     unfinished[0] = GOOD[0]
     made = result(recorded(recipe, {0: GOOD, 1: unfinished[:1]}))
-    values = measures.newest(recipe, head="single")(made)
+    values = measures.newest_task_accuracy(recipe, head="single")(made)
     assert values == pytest.approx([0.96, np.nan], nan_ok=True)
-    assert np.isnan(measures.newest(other, head="single")(made)).all()
+    assert np.isnan(measures.newest_task_accuracy(other, head="single")(made)).all()
 
 
 def test_intransigence_is_paired_by_seed_even_for_a_reference_of_two_tasks():
@@ -112,10 +112,10 @@ def test_recipes_of_several_orders_have_a_value_for_each():
     ))  # fmt: skip
     values = measures.metric("average_accuracy", recipes, head="single")(made)
     assert values == pytest.approx([0.36, 0.72, 0.18, 0.72])
-    curve = measures.at_stages("average_accuracy", recipes, head="single")
+    curve = measures.metric_at_stages("average_accuracy", recipes, head="single")
     assert curve(0)(made) == pytest.approx([0.45, 0.9, 0.225, 0.9])
     assert np.isnan(curve(5)(made)).tolist() == [True] * 4
-    newest = measures.newest(recipes, head="single")(made)
+    newest = measures.newest_task_accuracy(recipes, head="single")(made)
     assert newest == pytest.approx([0.48, 0.96, 0.24, 0.96])
     alone = measures.metric("average_accuracy", recipes[1], head="single")(made)
     assert alone == pytest.approx([0.18, 0.72])

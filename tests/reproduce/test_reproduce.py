@@ -9,30 +9,28 @@ import pandas as pd
 import pytest
 import torch
 
+from engram.engine import evaluation
 from engram.engine.engine import Engine
-from engram.engine.evaluation import evaluate
-from engram.engine.run import Run
+from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
-from engram.recipes import Callback, build_method
+from engram.experiments import Callback, build_method
 from engram.records import read
 from engram.reproduce import (
     Cell,
-    Entry,
+    CellEntry,
     PaperFigure,
     PaperTable,
-    cost,
+    cost_estimate,
     default_out,
     measures,
     plan,
+    planning,
     reproduce,
-    spread,
-    stage_timing,
-    timing,
-    training,
+    reproduction,
 )
-from engram.reproduce.cost import estimate, steps_of
-from engram.reproduce.output import COLUMNS, render
+from engram.reproduce.cost_estimate import count_steps, estimate_costs
+from engram.reproduce.result_tables import COLUMNS, render_lines
 from tests.engine.test_judging import tree
 from tests.reproduce.invented import STEPS, cell, entry_of, small_recipe
 
@@ -90,29 +88,29 @@ def test_cost_is_measured_and_shrinks_with_what_is_done(table, tmp_path):
 def test_rows_of_several_tasks_are_forecast_once_where_they_are_trained_on_once():
     run = Run(stream=tree(), method=build_method("IncrementalJoint"),
               training=Training(batch_size=4, epochs=1))  # fmt: skip
-    taken = [stage.outcome.steps for stage in Engine([run], device="cpu").stages()]
-    assert steps_of(run) == sum(taken)
+    taken = [stage.steps for stage in Engine([run], device="cpu").stages()]
+    assert count_steps(run) == sum(taken)
 
 
 @pytest.mark.parametrize("method", ["Finetune", "IncrementalJoint"])
 @pytest.mark.parametrize("patience", [0, 9])
 def test_rows_that_are_evaluated_are_those_of_the_engine(monkeypatch, method, patience):
     """After every stage and, where something watches validation rows, after every epoch."""
-    passed, real = [], evaluate._chunks
+    passed, real = [], evaluation._split_rows
 
     def counted(rows, learner, runs):
         passed.append(len(rows))
         return real(rows, learner, runs)
 
-    monkeypatch.setattr(evaluate, "_chunks", counted)
+    monkeypatch.setattr(evaluation, "_split_rows", counted)
     run = Run(stream=tree(), method=build_method(method),
               training=Training(batch_size=4, epochs=2, patience=patience))  # fmt: skip
     list(Engine([run], device="cpu").stages())
-    assert cost._scored_rows(run) == sum(passed)
+    assert cost_estimate._count_scored_rows(run) == sum(passed)
 
 
 def test_hardly_any_rows_are_evaluated_while_steps_are_timed():
-    few = timing.small(tree(), 4)
+    few = cost_estimate.shrink_stream(tree(), 4)
     assert few.held_out == tree().held_out == "post_valid"
     for kind in ("test", "valid", "post_valid"):
         assert max(len(getattr(task, kind)) for task in few) == 1
@@ -131,7 +129,7 @@ def test_steps_are_those_of_the_engine(method, steps, tmp_path):
     recipe = small_recipe(method, seeds=1)
     stream = recipe.build_stream()
     run = Run(stream=stream, method=build_method(method), training=recipe.training)
-    assert steps_of(run) == sum(steps)
+    assert count_steps(run) == sum(steps)
     entry = replace(entry_of(cell("Finetune", "F")), recipes=(recipe,))
     table = PaperTable(name="t/1", cells=(cell("Finetune", "F"),), entry=lambda _: entry)
     made = reproduce(table, out=tmp_path)
@@ -162,9 +160,11 @@ def test_slow_steps_are_timed_in_small_numbers(monkeypatch, seconds, batch, stag
         asked.append(steps)
         rows.append(len(streams[0].tasks[0].train))
         share = 1.0 if batch else rows[-1] / 32
-        return timing.Spent(steps * seconds * share, 0.5 * seconds * share, seconds * share)
+        return cost_estimate.StageSeconds(
+            steps * seconds * share, 0.5 * seconds * share, seconds * share
+        )
 
-    monkeypatch.setattr(timing, "stage_seconds", timed)
+    monkeypatch.setattr(cost_estimate, "time_stage", timed)
     (found,) = plan(table, device="cpu").costs
     assert asked == stages
     assert found.step_seconds == pytest.approx(seconds)
@@ -177,7 +177,7 @@ def test_slow_steps_are_timed_in_small_numbers(monkeypatch, seconds, batch, stag
 def test_the_first_stage_of_a_timing_has_one_step():
     recipe = small_recipe(seeds=1)
     for steps in (1, 2, 10):
-        short = timing.short(recipe.training, steps)
+        short = cost_estimate.shorten_training(recipe.training, steps)
         assert (short.length(0), short.length(1)) == ((0, 1), (0, steps))
 
 
@@ -201,16 +201,16 @@ def test_forecasts_tell_what_they_time(table):
 def test_a_limit_is_spent_on_every_kind_first(table, monkeypatch, limit, stages):
     """A step of ER takes .3 s and one of Finetune .1, and the clock goes on by that."""
     now, asked = [0.0], {}
-    monkeypatch.setattr(cost.warm.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(cost_estimate.torch_startup.time, "perf_counter", lambda: now[0])
 
     def timed(runs, streams, steps, device, lockstep):
         name = type(runs[0].method).__name__
         asked.setdefault(name, []).append(steps)
         step = 0.3 if name == "ER" else 0.1
         now[0] += steps * step
-        return timing.Spent(steps * step, 0.0, step)
+        return cost_estimate.StageSeconds(steps * step, 0.0, step)
 
-    monkeypatch.setattr(timing, "stage_seconds", timed)
+    monkeypatch.setattr(cost_estimate, "time_stage", timed)
     made = plan(table, device="cpu", limit=limit)
     assert asked == stages
     for one in made.costs:
@@ -223,9 +223,9 @@ def test_a_limit_is_spent_on_every_kind_first(table, monkeypatch, limit, stages)
 def test_late_steps_count_and_the_opening_of_a_stage_does_not(monkeypatch):
     """Two phases, of which one takes twice as long a step; the first two are slow, as on CUDA."""
     now = [0.0]
-    monkeypatch.setattr(stage_timing.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(stage_timing.warm, "spent", lambda: 0.0)
-    watch = stage_timing._Watch(torch.device("cpu"), prologue=False)
+    monkeypatch.setattr(cost_estimate.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(cost_estimate.torch_startup, "warm_up_seconds", lambda: 0.0)
+    watch = cost_estimate._StageWatch(torch.device("cpu"), prologue=False)
     watch.entered([0], 1)
     for step in (0.1, 0.2):
         now[0] += 5.0
@@ -239,9 +239,9 @@ def test_late_steps_count_and_the_opening_of_a_stage_does_not(monkeypatch):
 def test_processes_share_a_forecast(table, monkeypatch):
     costs = plan(table, device="cpu", limit=0.0).costs
     total, alone = sum(one.seconds for one in costs), max(one.seconds for one in costs)
-    monkeypatch.setattr(spread.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(planning.os, "cpu_count", lambda: 2)
     for workers, seconds in ((1, total), (2, max(total / 2, alone)), (9, max(total / 2, alone))):
-        assert spread.seconds_of(costs, workers, "cpu") == pytest.approx(seconds)
+        assert planning.estimate_seconds(costs, workers, "cpu") == pytest.approx(seconds)
 
 
 def test_a_quick_look_tells_the_prologue_apart():
@@ -250,12 +250,14 @@ def test_a_quick_look_tells_the_prologue_apart():
     method = build_method({"name": "LatentReplay", "root_iterations": 50})
     run = Run(stream=stream, method=method, model={"name": "mlp", "hidden": [8, 8]},
               training=Training(batch_size=4, epochs=1))  # fmt: skip
-    found = timing.stage_seconds([run], [timing.small(stream, 4)], 2, torch.device("cpu"), False)
+    found = cost_estimate.time_stage(
+        [run], [cost_estimate.shrink_stream(stream, 4)], 2, torch.device("cpu"), False
+    )
     assert min(found) > 0
 
 
 def test_nothing_costs_nothing():
-    assert estimate([]) == []
+    assert estimate_costs([]) == []
 
 
 # -- runs ----------------------------------------------------------------------------------------
@@ -292,12 +294,12 @@ def test_much_work_without_lockstep_is_spread_over_processes(table, tmp_path, mo
 
     def pool(work):
         handed.append((work.workers, len(work.recipes)))
-        return work.here(together=False)
+        return work.run_here(together=False)
 
-    monkeypatch.setattr(training, "find_pool", lambda name: {"processes": pool}[name])
-    monkeypatch.setattr(spread.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(reproduction, "find_pool", lambda name: {"processes": pool}[name])
+    monkeypatch.setattr(planning.os, "cpu_count", lambda: 3)
     reproduce(table, out=tmp_path / "little", device="cpu")
-    monkeypatch.setattr(spread, "MUCH", 0)
+    monkeypatch.setattr(planning, "MUCH_WORK", 0)
     reproduce(table, out=tmp_path / "lockstep", device="cpu")
     monkeypatch.setattr(Engine, "maps", lambda *_: False)
     reproduce(table, out=tmp_path / "alone", device="cpu", workers=1)
@@ -323,9 +325,9 @@ def test_orders_may_be_spelt_with_names_of_classes(tmp_path):
     order = [names[k] for k in (5, 4, 3, 2, 1, 0)]
     named = made.change(stream={**made.stream, "order": order})
     entries = {
-        "forward": Entry(recipes=(made,),
+        "forward": CellEntry(recipes=(made,),
                          measure=measures.metric("average_accuracy", made, head="single")),
-        "back": Entry(recipes=(named,),
+        "back": CellEntry(recipes=(named,),
                       measure=measures.metric("average_accuracy", named, head="single")),
     }  # fmt: skip
     cells = tuple(Cell("fake", "1", {"method": name, "metric": "A"}, 0.5) for name in entries)
@@ -339,8 +341,8 @@ def test_orders_may_be_spelt_with_names_of_classes(tmp_path):
 
 def test_a_metric_after_every_stage(tmp_path):
     made = small_recipe(seeds=2)
-    after = measures.at_stages("forgetting", made, head="single", definition="diagonal")
-    entries = {str(k): Entry(recipes=(made,), measure=after(k)) for k in range(STEPS + 1)}
+    after = measures.metric_at_stages("forgetting", made, head="single", definition="diagonal")
+    entries = {str(k): CellEntry(recipes=(made,), measure=after(k)) for k in range(STEPS + 1)}
     cells = tuple(Cell("fake", "1", {"stage": k, "metric": "F"}, 0.5) for k in entries)
     table = PaperTable(name="fake/1", cells=cells, entry=lambda cell: entries[cell["stage"]])
     lines = reproduce(table, out=tmp_path).lines
@@ -378,10 +380,10 @@ def test_lines_of_other_settings_stay(table, tmp_path):
 
 def test_settings_are_printed_where_there_are_any(table, tmp_path):
     made = reproduce(table, out=tmp_path, cells="method=Quoted")
-    assert "Settings" not in render(made.lines, "markdown")
+    assert "Settings" not in render_lines(made.lines, "markdown")
     other = replace(table, settings={"epochs": "2"})
     made = reproduce(other, out=tmp_path, cells="method=Quoted")
-    head, _, line = render(made.lines, "markdown").splitlines()
+    head, _, line = render_lines(made.lines, "markdown").splitlines()
     assert "Settings" in head
     assert "epochs=2" in line
 
@@ -393,7 +395,7 @@ def test_stages_of_a_row_are_lines_of_their_own(table, tmp_path):
     staged = replace(table, cells=cells)
     made = reproduce(staged, out=tmp_path)
     assert pd.read_csv(path)["stage"].tolist() == [1, 2, 3]
-    head = render(made.lines, "markdown").splitlines()[0]
+    head = render_lines(made.lines, "markdown").splitlines()[0]
     assert head.index("Cell") < head.index("Stage") < head.index("Metric")
     whole = path.read_text()
     changed = tuple(replace(cell, value=0.75) for cell in cells)
@@ -466,8 +468,8 @@ def test_hostile_names_survive_every_format(table, tmp_path):
     odd = 'a|b & <i>"x", 50%_{}\\\n[red]'
     cells = (replace(table.cells[0], key={**table.cells[0].key, "setting": odd}),)
     lines = reproduce(replace(table, cells=cells), out=tmp_path).lines
-    assert r"50\%\_\{\}" in render(lines, "latex")
-    markdown = render(lines, "markdown").splitlines()
+    assert r"50\%\_\{\}" in render_lines(lines, "latex")
+    markdown = render_lines(lines, "markdown").splitlines()
     assert len(markdown) == 3
     assert r"a\|b" in markdown[2]
     back = pd.read_csv(tmp_path / "reproduction.csv")
@@ -484,6 +486,6 @@ def test_a_prologue_is_forecast_from_a_few_steps():
 
 
 def one_cell(recipe):
-    entry = Entry(recipes=(recipe,), measure=measures.constant(0.0))
+    entry = CellEntry(recipes=(recipe,), measure=measures.constant(0.0))
     cells = (Cell("fake", "1", {"method": "LR", "metric": "A"}, 0.5),)
     return PaperTable(name="fake/1", cells=cells, entry=lambda cell: entry)

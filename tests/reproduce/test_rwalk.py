@@ -8,17 +8,17 @@ import pytest
 
 from engram.errors import BadArgument
 from engram.reproduce import (
-    cells_of,
     choose_cells,
     find_table,
     plan,
-    registry,
+    read_cells,
     reproduce,
     table_names,
+    table_registry,
 )
-from engram.reproduce.papers import rwalk, rwalk_rows
-from engram.reproduce.papers.assign import assign
-from engram.reproduce.papers.rwalk_preset import EMBEDDED, PAPER
+from engram.reproduce.papers import rwalk_paper
+from engram.reproduce.papers.paper_base import assign_settings
+from engram.reproduce.papers.rwalk_paper import EMBEDDED, PAPER
 
 QUICK = ("mnist.epochs=1", "seeds=1", "mnist.model={name: mlp, hidden: [8]}", "mnist.samples=[5]")
 
@@ -133,7 +133,7 @@ def test_other_data_is_called_by_its_name():
         assert all("digits" in r.label and "MNIST" not in r.label for r in figure.recipes)
     (figure,) = find_table("rwalk/fig2").figures
     assert figure.title.endswith(", MNIST")
-    cell = cells_of("rwalk", "1")[0]
+    cell = read_cells("rwalk", "1")[0]
     fashion = find_table("rwalk/1", assignments=["mnist.data=fashion_mnist"]).entry(cell)
     assert fashion.reasons[0] == "other data"
     assert "other data" not in find_table("rwalk/1").entry(cell).reasons
@@ -142,16 +142,16 @@ def test_other_data_is_called_by_its_name():
 def test_table_4_is_our_network(monkeypatch, tmp_path):
     made = reproduce("rwalk/4", out=tmp_path)
     assert made.counts() == {"agrees": 16}
-    wrong = rwalk.layers()
+    wrong = rwalk_paper.list_layers()
     wrong[0]["filters"] = 33
-    monkeypatch.setattr(rwalk, "layers", lambda: wrong[:-1])
+    monkeypatch.setattr(rwalk_paper, "list_layers", lambda: wrong[:-1])
     assert reproduce("rwalk/4", out=tmp_path).counts() == {
         "differs": 1, "agrees": 13, "not run": 2,
     }  # fmt: skip
 
 
 def test_preset_is_changed_in_one_place():
-    preset = assign(PAPER, ["mnist.epochs=3", "rwalk.eps=0.01", "seeds=2"])
+    preset = assign_settings(PAPER, ["mnist.epochs=3", "rwalk.eps=0.01", "seeds=2"])
     assert (preset.mnist.epochs, preset.cifar) == (3, PAPER.cifar)
     table = find_table("rwalk/1", assignments=["rwalk.eps=0.01", "seeds=2"])
     (cell,) = choose_cells(table.cells, "dataset=MNIST,setting=multi-head,method=RWalk,metric=F")
@@ -160,13 +160,15 @@ def test_preset_is_changed_in_one_place():
 
 
 def test_exemplars_may_join_every_batch():
-    preset = assign(PAPER, ["mix=paired"])
+    preset = assign_settings(PAPER, ["mix=paired"])
     rows = {
-        c["method"]: rwalk.row_of(c) for c in cells_of("rwalk", "1") if c["method"][-2:] == "-S"
+        c["method"]: rwalk_paper.find_row(c)
+        for c in read_cells("rwalk", "1")
+        if c["method"][-2:] == "-S"
     }
-    vanilla = rwalk_rows.method_spec(preset, preset.mnist, rows["Vanilla-S"])
+    vanilla = rwalk_paper.method_spec(preset, preset.mnist, rows["Vanilla-S"])
     assert (vanilla["name"], vanilla["mix"]) == ("ER", "paired")
-    joined = rwalk_rows.method_spec(preset, preset.mnist, rows["EWC-S"])
+    joined = rwalk_paper.method_spec(preset, preset.mnist, rows["EWC-S"])
     assert [part["name"] for part in joined["parts"]] == ["ER", "EWCpp"]
     assert [("memory" in part) for part in joined["parts"]] == [True, False]
 
@@ -203,8 +205,8 @@ def test_bad_names(name, complaint):
 
 
 def test_a_paper_whose_numbers_are_kept_may_have_no_preset(monkeypatch):
-    written = tuple(name for name in registry.WRITTEN if name != "cnd")
-    monkeypatch.setattr(registry, "WRITTEN", written)
+    written = tuple(name for name in table_registry.PAPER_NAMES if name != "cnd")
+    monkeypatch.setattr(table_registry, "PAPER_NAMES", written)
     with pytest.raises(BadArgument, match="no preset"):
         find_table("cnd/1")
 
@@ -278,7 +280,7 @@ def test_strengths_of_figures_are_those_of_the_table():
 def test_embedded_preset_is_small():
     assert EMBEDDED.cifar is None
     assert EMBEDDED.mnist.data == "digits"
-    assert len(cells_of("rwalk", "1")) == 78
+    assert len(read_cells("rwalk", "1")) == 78
 
 
 # -- how samples are trained -----------------------------------------------------------------------

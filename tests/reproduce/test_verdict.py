@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from engram.recipes.duration import seconds, words
+from engram.experiments.plain_values import format_duration, parse_duration
 from engram.reproduce.cells import Cell
-from engram.reproduce.output import texts
-from engram.reproduce.table import Entry
-from engram.reproduce.verdict import interval, judge
+from engram.reproduce.paper_table import CellEntry
+from engram.reproduce.result_tables import format_line
+from engram.reproduce.verdicts import judge_cell, t_interval
 
 
 def line(value, values, *, std=math.nan, metric="F", doubt="", **entry):
     cell = Cell("p", "1", {"metric": metric}, value, std, doubt)
-    return judge(cell, Entry(**entry), np.array(values, np.float64))
+    return judge_cell(cell, CellEntry(**entry), np.array(values, np.float64))
 
 
 def test_tolerance_is_inclusive():
@@ -34,9 +34,9 @@ def test_two_runs_have_no_interval():
     two, three = line(50.0, [10.0, 44.0]), line(50.0, [10.0, 44.0, 30.0])
     assert math.isnan(two.low)
     assert math.isnan(two.high)
-    assert (three.low, three.high) == pytest.approx(interval(three.values))
-    assert texts(two)["interval"] == ""
-    assert " .. " in texts(three)["interval"]
+    assert (three.low, three.high) == pytest.approx(t_interval(three.values))
+    assert format_line(two)["interval"] == ""
+    assert " .. " in format_line(three)["interval"]
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_two_runs_have_no_interval():
     ],
 )
 def test_numbers_have_the_digits_they_need(paper, metric, printed, ours, shown, gap):
-    made = judge(Cell(paper, "1", {"metric": metric}, printed), Entry(), np.array([ours]))
-    assert (texts(made)["ours"], texts(made)["difference"]) == (shown, gap)
+    made = judge_cell(Cell(paper, "1", {"metric": metric}, printed), CellEntry(), np.array([ours]))
+    assert (format_line(made)["ours"], format_line(made)["difference"]) == (shown, gap)
 
 
 def test_the_papers_spread_widens_it():
@@ -71,7 +71,7 @@ def test_agreement_that_rests_on_our_scatter_says_so():
 def test_deviations_divide_as_the_papers_do():
     values = np.array([1.0, 2.0, 4.0])
     for paper, ddof in (("cgl", 0), ("confer", 1)):
-        made = judge(Cell(paper, "2", {"metric": "AOPD"}, 2.0), Entry(), values)
+        made = judge_cell(Cell(paper, "2", {"metric": "AOPD"}, 2.0), CellEntry(), values)
         assert made.spread == pytest.approx(np.std(values, ddof=ddof))
 
 
@@ -95,16 +95,16 @@ def test_what_cannot_be_compared():
 
 
 def test_interval_is_students():
-    low, high = interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    low, high = t_interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
     reach = 2.7764451 * math.sqrt(2.5) / math.sqrt(5)
     assert (low, high) == pytest.approx((3 - reach, 3 + reach), abs=1e-6)
-    assert all(map(math.isnan, interval(np.array([1.0]))))
+    assert all(map(math.isnan, t_interval(np.array([1.0]))))
 
 
 def test_durations():
-    assert seconds(" 1h 30m 5s ") == 5405
-    assert seconds("0.5m") == 30
+    assert parse_duration(" 1h 30m 5s ") == 5405
+    assert parse_duration("0.5m") == 30
     for text in ("", "m", "10 x", "-5s", "1h nope", "nan"):
         with pytest.raises(ValueError, match="budget"):
-            seconds(text)
-    assert words(59.96) == "60.0 s"
+            parse_duration(text)
+    assert format_duration(59.96) == "60.0 s"

@@ -9,18 +9,17 @@ import threading
 import time
 
 from engram.serve.app import create_app
-from engram.serve.limits import LOOPBACK, Limits
-from engram.serve.server import server
+from engram.serve.request_limits import LOOPBACK, RequestLimits, make_server
 from engram.serve.service import Service
 
 
 @contextlib.contextmanager
 def serving(path, *, token="", limits=None, **options):
     """The port and the service while it runs in a thread."""
-    limits = limits or Limits()
+    limits = limits or RequestLimits()
     service = Service(path, device="cpu", **options)
     app = create_app(service, limits=limits, token=token, hosts=LOOPBACK)
-    running = server(app, host="127.0.0.1", port=0, limits=limits)
+    running = make_server(app, host="127.0.0.1", port=0, limits=limits)
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
     until(lambda: running.started)

@@ -27,7 +27,7 @@ MISSING = [
 ]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason="the extra serve is not installed")
 if not MISSING:
-    from engram.serve.limits import Limits
+    from engram.serve.request_limits import RequestLimits
     from tests.serve.asking import ask, serving, until
     from tests.serve.malformed import requests
 
@@ -49,7 +49,7 @@ def model(saved, tmp_path):
 def running(saved, tmp_path_factory):
     """A service that these tests share: small requests, little patience, a token."""
     path = shutil.copy(saved, tmp_path_factory.mktemp("served") / "model.engram")
-    limits = Limits(most_bytes=20_000, read_seconds=0.5)
+    limits = RequestLimits(most_bytes=20_000, read_seconds=0.5)
     with serving(path, token="secret", limits=limits) as (port, service):
         yield port, service
 
@@ -79,9 +79,9 @@ def test_questions_and_answers(running):
 
 
 def test_counts_of_many_threads_add_up():
-    from engram.serve.metrics import Metrics
+    from engram.serve.service_metrics import ServiceMetrics
 
-    metrics, other = Metrics(), Metrics()
+    metrics, other = ServiceMetrics(), ServiceMetrics()
     threads = [
         threading.Thread(target=lambda: [metrics.request("/a", 200, 0.002) for _ in range(500)])
         for _ in range(4)
@@ -184,7 +184,7 @@ def test_crashes_restarts_and_clients_that_never_notice(model, monkeypatch):
 def second_service(model):
     """What another process says that wants to serve the same file."""
     code = (
-        "from pathlib import Path; from engram.records.claims import Claims;"
+        "from pathlib import Path; from engram.records.locks import Claims;"
         f"assert Claims(Path({str(model) + '.queue'!r})).take('serve'), 'served by another process'"
     )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr

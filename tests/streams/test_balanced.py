@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 
 import engram
-from engram.data.copies import Copies
-from engram.data.repeats import duplicates, repeats
+from engram.data.duplicates import count_duplicates, find_repeats
+from engram.data.image_copies import ImageCopies
+from engram.engine.pretraining import split_off_rows
 from engram.learner.feed import Feed
 from engram.streams import balance, blurry, class_incremental, new_instances, task_incremental
-from engram.streams.aside import set_aside
-from engram.streams.repeats import repeated_test_rows
+from engram.streams.stream_warnings import count_repeated_test_rows
 
 COUNTS = (40, 10, 25, 5)
 
@@ -207,7 +207,7 @@ def test_what_cannot_be_copied_is_refused():
     for wrong in ({"flip": 2.0}, {"rotate": -1.0}, {"degrees": 200.0}, {"per_class": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             balance(class_incremental(make()), **wrong)
-    copies = Copies(source=torch.tensor([99]), key=torch.tensor([1]))
+    copies = ImageCopies(source=torch.tensor([99]), key=torch.tensor([1]))
     data = make(attributes=False)
     with pytest.raises(ValueError, match="stored rows"):
         replace(data, copies=copies, y=torch.cat([data.y, data.y[:1]]))
@@ -217,14 +217,14 @@ def test_repeated_samples_are_counted_without_the_copies():
     data = make()
     made = balance(class_incremental(data), flip=0.0, rotate=0.0)  # copies are their sources again
     rows = torch.cat([task.train for task in made])
-    assert duplicates(made.data, rows) == 0
-    assert repeated_test_rows(made) == 0
-    assert len(repeats(made.data, rows, rows[:3])) == 3
+    assert count_duplicates(made.data, rows) == 0
+    assert count_repeated_test_rows(made) == 0
+    assert len(find_repeats(made.data, rows, rows[:3])) == 3
 
 
 def test_rows_set_aside_take_their_copies_along():
     made = balance(class_incremental(make()))
-    rest, aside = set_aside(made, 1 / 6, seed=0)
+    rest, aside = split_off_rows(made, 1 / 6, seed=0)
     behind = [made.data.sources(torch.cat([task.train for task in part])) for part in (rest, aside)]
     assert not torch.isin(*behind).any()
     assert sum(map(len, behind)) == sum(len(task.train) for task in made)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.streams import blurry, class_incremental, new_instances, online, task_incremental
 from tests.streams.toys import renamed, same, toy
 

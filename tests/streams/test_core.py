@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.streams import Stream, Task, class_incremental, domain_incremental, permuted, rotated
-from engram.streams._rows import pack, unpack
+from engram.streams.row_numbers import pack_rows, unpack_rows
 from tests.streams.toys import same, toy
 
 
@@ -211,14 +211,14 @@ def test_from_dict_refuses_other_data_and_other_keys():
 
 @given(st.lists(st.integers(0, 50)))
 def test_packed_rows_come_back(rows):
-    packed = json.loads(json.dumps(pack(torch.tensor(rows, dtype=torch.long))))
-    assert unpack("rows", packed).tolist() == rows
+    packed = json.loads(json.dumps(pack_rows(torch.tensor(rows, dtype=torch.long))))
+    assert unpack_rows("rows", packed).tolist() == rows
 
 
 def test_runs_of_rows_are_packed_as_ranges():
-    assert pack(torch.arange(1000, 60_000)) == {"range": [1000, 60_000]}
+    assert pack_rows(torch.arange(1000, 60_000)) == {"range": [1000, 60_000]}
     with pytest.raises(ValueError, match="rows: expected a list of rows or"):
-        unpack("rows", {"range": [0]})
+        unpack_rows("rows", {"range": [0]})
 
 
 def test_text_shows_tasks_names_and_domains():

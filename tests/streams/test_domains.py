@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.streams import domain_incremental, permuted, rotated
 from tests.streams.toys import renamed, same, toy
 

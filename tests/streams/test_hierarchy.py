@@ -9,10 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.streams import Stream, hierarchical, hierarchical_data
-from engram.streams._schedule import draw_schedule
-from engram.streams.hierarchy import super_count
+from engram.streams.hierarchical_streams import count_superclass_rows, draw_schedule
 from tests.streams.toys import same, toy
 
 WHOLE = {"valid": 0.0, "post_valid": 0.0}
@@ -88,10 +87,10 @@ def test_golden_counts_of_the_cifar_protocol():  # [T-X1]
 
 
 def test_golden_counts_of_the_imagenet_protocol():  # [T-X2]
-    assert super_count(1196, 3) == 478
-    assert super_count(1196, 58) == 65
-    assert super_count(1196, 58) * 58 == 3770
-    assert super_count(1196, 118) == 32
+    assert count_superclass_rows(1196, 3) == 478
+    assert count_superclass_rows(1196, 58) == 65
+    assert count_superclass_rows(1196, 58) * 58 == 3770
+    assert count_superclass_rows(1196, 118) == 32
     data = blocks([1300, 1300, 1300])
     held = {"valid": 0.04, "post_valid": 0.04}
     stream = hierarchical(data, hierarchy={"s": [0, 1]}, tasks=[["s"], ["c0"], ["c2"]], **held)

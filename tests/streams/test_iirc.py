@@ -18,15 +18,15 @@ import pytest
 import torch
 
 import engram
-from engram.data.core import Data
-from engram.streams.published import VARIANTS, iirc, published
+from engram.data.dataset import Data
+from engram.streams.hierarchical_streams import IIRC_VARIANTS, iirc, read_published_tasks
 
 SETS = Path(__file__).with_name("iirc_sets.json")
 SPLITS = {"train": "train", "valid": "intask_valid", "post_valid": "posttask_valid", "test": "test"}
 
 
 def names_of(variant: str) -> list[str]:
-    superclasses, orphans, _ = published(variant)
+    superclasses, orphans, _ = read_published_tasks(variant)
     return sorted([c for below in superclasses.values() for c in below] + orphans)
 
 
@@ -131,7 +131,7 @@ def test_in_recipes_and_on_the_command_line():
     recipe = engram.Recipe.of({"stream": section, "method": "ER"})
     with pytest.raises(engram.BadArgument, match="the 100 classes of IIRC's cifar, by name"):
         recipe.build_stream()
-    assert set(VARIANTS) == {"cifar", "imagenet-full", "imagenet-lite"}
+    assert set(IIRC_VARIANTS) == {"cifar", "imagenet-full", "imagenet-lite"}
 
 
 def official_layout(root: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import engram
-from engram.data.core import Data
-from engram.streams.sequences import EIGHT, eight_task, tinyimagenet_seq
+from engram.data.dataset import Data
+from engram.streams.novelty_sequences import EIGHT, eight_task, tinyimagenet_seq
 
 WNIDS = [f"n{i:08d}" for i in range(200)]
 

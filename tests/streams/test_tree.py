@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import engram
-from engram.data.core import Data
+from engram.data.dataset import Data
 from engram.streams import Stream, hierarchical, hierarchical_data
-from engram.streams.tree import read_tree
+from engram.streams.class_tree import read_tree
 
 NAMES = ("cat", "dog", "lion", "oak", "elm", "car")
 DEEP = {"living": ["animal", "tree"], "animal": ["pet", "lion"], "pet": ["cat", "dog"],

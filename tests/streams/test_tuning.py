@@ -9,7 +9,13 @@ import torch
 import engram
 from engram.data import Data
 from engram.errors import BadArgument
-from engram.streams import Stream, class_incremental, for_search, for_tuning, hierarchical
+from engram.streams import (
+    Stream,
+    class_incremental,
+    hierarchical,
+    make_search_stream,
+    make_tuning_data,
+)
 
 
 def made(valid=None):
@@ -20,20 +26,20 @@ def made(valid=None):
 
 def test_test_rows_are_out_of_reach():
     data = made()
-    tuning = for_tuning(data, share=0.25, seed=1)
+    tuning = make_tuning_data(data, share=0.25, seed=1)
     seen = {*tuning.train.tolist(), *tuning.test.tolist()}
     assert seen == {*data.train.tolist()}
     assert not seen & {*data.test.tolist()}
     counts = data.labels[tuning.test].bincount()
     assert counts.tolist() == [int(n * 0.25) for n in data.labels[data.train].bincount().tolist()]
-    assert tuning.test.tolist() == for_tuning(data, share=0.25, seed=1).test.tolist()
-    assert tuning.test.tolist() != for_tuning(data, share=0.25, seed=2).test.tolist()
+    assert tuning.test.tolist() == make_tuning_data(data, share=0.25, seed=1).test.tolist()
+    assert tuning.test.tolist() != make_tuning_data(data, share=0.25, seed=2).test.tolist()
     assert tuning.fingerprint() != data.fingerprint()  # so that runs are told apart
 
 
 def test_nobody_is_on_both_sides():
     data = made()
-    tuning = for_tuning(data, share=0.4, by="who")
+    tuning = make_tuning_data(data, share=0.4, by="who")
     who = data.attributes["who"]
     trained, tested = ({*who[rows].tolist()} for rows in (tuning.train, tuning.test))
     assert not trained & tested
@@ -42,7 +48,7 @@ def test_nobody_is_on_both_sides():
 
 def test_own_validation_rows_come_first():
     data = made(valid=(torch.zeros(3, 1), [0, 1, 2]))
-    tuning = for_tuning(data)
+    tuning = make_tuning_data(data)
     assert tuning.test.tolist() == data.valid.tolist()
     assert not len(tuning.valid)
 
@@ -60,7 +66,7 @@ def test_own_validation_rows_come_first():
 )
 def test_bad_values_are_refused(options, complaint):
     with pytest.raises(BadArgument, match=complaint):
-        for_tuning(made(), **options)
+        make_tuning_data(made(), **options)
 
 
 def separable(noise: bool = False):
@@ -78,7 +84,7 @@ def separable(noise: bool = False):
 
 def test_a_search_sees_validation_rows_of_the_first_tasks_alone():
     stream = class_incremental(separable(), valid=0.25)
-    short = for_search(stream, tasks=2)
+    short = make_search_stream(stream, tasks=2)
     assert [task.test.tolist() for task in short] == [task.valid.tolist() for task in stream[:2]]
     assert short.judged_on == "valid"
     assert short.held_out == ""
@@ -92,7 +98,7 @@ def test_a_search_sees_validation_rows_of_the_first_tasks_alone():
             assert counts["held_out"] == 16  # two tasks of two classes, 4 rows each
             assert "test" not in counts
     # not a bit depends on what it must not see
-    noisy = for_search(class_incremental(separable(noise=True), valid=0.25), tasks=2)
+    noisy = make_search_stream(class_incremental(separable(noise=True), valid=0.25), tasks=2)
     assert np.array_equal(result.matrix, engram.run(noisy, **options).matrix, equal_nan=True)
 
 
@@ -102,9 +108,9 @@ def test_the_ledger_counts_what_is_scored():
     whole = engram.run(stream, **options)
     assert whole.ledger[0]["stages"]["0"] == {"train": 24, "held_out": 32, "test": 32}
     score = whole.metric("valid_score", stage=1)
-    on_valid = engram.run(for_search(stream, tasks=2), **options)
+    on_valid = engram.run(make_search_stream(stream, tasks=2), **options)
     assert score == on_valid.metric("average_accuracy")  # the same rows, the same network
-    on_test = engram.run(for_search(stream, tasks=2, on="test"), **options)
+    on_test = engram.run(make_search_stream(stream, tasks=2, on="test"), **options)
     assert on_test.ledger[0]["stages"]["0"] == {"train": 24, "held_out": 16, "test": 16}
     # who puts test rows under another name is found out
     cheat = replace(stream, judged_on="valid")
@@ -114,7 +120,7 @@ def test_the_ledger_counts_what_is_scored():
 def test_post_task_rows_come_first():
     stream = hierarchical(separable(), hierarchy={"low": [0, 1], "high": [2, 3]}, valid=0.1,
                           post_valid=0.2)  # fmt: skip
-    short = for_search(stream, tasks=2)
+    short = make_search_stream(stream, tasks=2)
     assert short.judged_on == "post_valid"
     assert short[1].test.tolist() == stream[1].post_valid.tolist()
     assert short[1].valid.tolist() == stream[1].valid.tolist()
@@ -144,4 +150,4 @@ def test_recipes_name_it_and_know_it_again():
 )
 def test_bad_searches_are_refused(valid, options, complaint):
     with pytest.raises(BadArgument, match=complaint):
-        for_search(class_incremental(separable(), valid=valid), **options)
+        make_search_stream(class_incremental(separable(), valid=valid), **options)

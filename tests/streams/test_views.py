@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from torch.func import grad, vmap
 from torch.nn import functional as F
 
-from engram.data.copies import turned_grid
-from engram.streams.views import (
+from engram.data.image_copies import rotation_grid
+from engram.streams.input_views import (
     Permuted,
     Restaged,
     Rotated,
-    base_of,
+    find_base_view,
     restage,
-    view_from,
+    view_from_description,
 )
 from tests.streams.toys import same
 
@@ -124,7 +124,7 @@ def test_the_grid_is_that_of_an_affine_map(size):
     rows = [torch.stack([cos, -sin * height / width, zero], -1),
             torch.stack([sin * width / height, cos, zero], -1)]  # fmt: skip
     expected = F.affine_grid(torch.stack(rows, 1), [2, 1, height, width], align_corners=False)
-    torch.testing.assert_close(turned_grid(cos, sin, height, width), expected)
+    torch.testing.assert_close(rotation_grid(cos, sin, height, width), expected)
 
 
 def test_there_and_back_is_close_in_the_middle():
@@ -149,8 +149,11 @@ def test_there_and_back_is_close_in_the_middle():
         ),
         (lambda: Permuted(tasks=0, pixels=3), "tasks: expected"),
         (lambda: Permuted(tasks=2, pixels=3, seed=-1), "seed: expected"),
-        (lambda: view_from({"kind": "rotate"}), "did you mean 'rotated'"),
-        (lambda: view_from({"kind": "restaged", "stages": [0], "view": {}}), "inner view"),
+        (lambda: view_from_description({"kind": "rotate"}), "did you mean 'rotated'"),
+        (
+            lambda: view_from_description({"kind": "restaged", "stages": [0], "view": {}}),
+            "inner view",
+        ),
     ],
 )
 def test_bad_input_is_refused(make, message):
@@ -161,7 +164,7 @@ def test_bad_input_is_refused(make, message):
 @pytest.mark.parametrize(("shape", "view"), CASES)
 def test_a_description_rebuilds_the_view(shape, view):
     x, stage = torch.rand(4, *shape), torch.tensor([0, 1, 2, 1])
-    again = view_from(view.describe())
+    again = view_from_description(view.describe())
     assert again.describe() == view.describe()
     assert same(again(x, stage), view(x, stage))
     assert same(view.to("cpu")(x, stage), view(x, stage))
@@ -175,5 +178,5 @@ def test_renumbering_twice_is_renumbering_once():
     assert twice.view is view
     assert twice.stages == (0, 3)
     assert restage(once, (2,), 3) is view  # task 0 alone is a prefix again
-    assert base_of(view, 4) == (view, (0, 1, 2, 3))
+    assert find_base_view(view, 4) == (view, (0, 1, 2, 3))
     assert restage(None, (1, 0), 2) is None

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.data.core import Data
+from engram.data.dataset import Data
 
 
 def toy(classes: int = 6, rows: int = 20, *, seed: int = 0, **options: object) -> Data:

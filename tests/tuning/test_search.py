@@ -8,10 +8,9 @@ import pytest
 
 import engram
 from engram.errors import BadArgument
-from engram.recipes import Callback
-from engram.streams import for_search
-from engram.tuning.ranges import Range
-from engram.tuning.sampling import spread, suggest
+from engram.experiments import Callback
+from engram.experiments.search_space import Range, spread_values, suggest
+from engram.streams import make_search_stream
 
 RECIPE = {
     "stream": {"data": "blobs", "valid": 0.25},
@@ -79,7 +78,9 @@ def test_the_best_on_validation_rows_is_chosen_and_run(searched):
     for one in found.trials:
         options = {"lr": one.values["lr"], **RECIPE["training"], "model": RECIPE["model"]}
         method = engram.methods.EWC(strength=one.values["strength"])
-        result = engram.run(for_search(stream, tasks=2), method=method, device="cpu", **options)
+        result = engram.run(
+            make_search_stream(stream, tasks=2), method=method, device="cpu", **options
+        )
         by_hand.append(float(result.metric("average_accuracy")[0]))
     assert [one.value for one in found.trials] == pytest.approx(by_hand, abs=1e-6)
     place = int(np.argmax(by_hand))
@@ -179,7 +180,7 @@ def test_forgetting_is_minimised():
 
 def test_suggestions_follow_what_was_told():
     ranges = [Range.of("lr", "1e-4..1:log"), Range.of("optimizer", "sgd,adam")]
-    first = spread(ranges, 8, seed=0)
+    first = spread_values(ranges, 8, seed=0)
     assert sorted(one["lr"] for one in first)[::7] == [1e-4, 1.0]  # from end to end
     assert [one["optimizer"] for one in first].count("sgd") == 4
     told = [(one, -abs(np.log10(one["lr"] / 0.01))) for one in first]  # best at 0.01
@@ -229,6 +230,6 @@ def test_what_cannot_be_searched_is_refused():
     with pytest.raises(BadArgument, match="no option of the stream"):
         engram.search(stream, {"classes_per_task": "1..2"})
     with pytest.raises(BadArgument, match="a whole stream"):
-        engram.search(for_search(stream, tasks=2), {"lr": "0.1..1"})
+        engram.search(make_search_stream(stream, tasks=2), {"lr": "0.1..1"})
     with pytest.raises(BadArgument, match="a stream in memory"):
         engram.search(stream, {"lr": "0.1..1"}, pool="processes", out="x")

@@ -1,4 +1,8 @@
-"""The command line.
+"""The command line: one function per command, in modules by purpose.
+
+Nothing is computed here; commands build requests, call the library and print. Modules import
+nothing heavy at their top, so that ``engram --help`` is quick. Begin with `COMMANDS` below, then
+`run_commands` and `execution`.
 
 Files that define commands import nothing heavy at their top, so that ``engram --help`` is quick:
 what needs torch, pandas or rich is imported inside the functions.
@@ -12,31 +16,21 @@ import typer
 
 from engram import __version__
 from engram.cli import (
-    check,
-    data,
-    demo,
-    diff,
-    listing,
-    metrics,
-    new,
-    novelty,
-    open_world,
-    predict,
-    report,
-    reproduce,
-    resume,
-    run,
-    search,
-    serve,
-    sweep,
-)  # fmt: skip
-from engram.cli.shell import Shell
+    author_commands,
+    data_command,
+    deploy_commands,
+    list_command,
+    record_commands,
+    reproduce_command,
+    run_commands,
+)
+from engram.cli.console import CommandGroup
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="engram",
-    cls=Shell,
+    cls=CommandGroup,
     help="Continual learning: train networks on a stream of tasks, measure what they forget.",
     epilog="Start with: engram demo",
     no_args_is_help=True,
@@ -53,7 +47,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def main_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -67,42 +61,44 @@ def options(
 # In the order of the help: produce results, read them, look around. Name, function, one line of
 # the overview, and the example at the end of the command's help.
 COMMANDS = (
-    ("demo", demo.command, "Run a complete example, from data to report.",
+    ("demo", run_commands.demo, "Run a complete example, from data to report.",
      "engram demo --out runs/demo"),
-    ("run", run.command, "Train methods on a stream and show the results.",
+    ("run", run_commands.run, "Train methods on a stream and show the results.",
      "engram run --data digits --method ER --method EWC --seeds 3 --out runs/first"),
-    ("sweep", sweep.command, "Run several recipes, or one over a grid of values.",
+    ("sweep", run_commands.sweep, "Run several recipes, or one over a grid of values.",
      "engram sweep --data digits --method EWC --grid strength=10,100,1000"),
-    ("search", search.command, "Tune hyper-parameters on validation rows.",
+    ("search", run_commands.search, "Tune hyper-parameters on validation rows.",
      "engram search --data digits --method ER --set valid=0.2 --set-range lr=1e-4..1e-1:log"),
-    ("resume", resume.command, "Continue what was interrupted.",
+    ("resume", run_commands.resume, "Continue what was interrupted.",
      "engram resume runs/first"),
-    ("reproduce", reproduce.command, "Run a paper's table and compare the numbers.",
+    ("reproduce", reproduce_command.reproduce, "Run a paper's table and compare the numbers.",
      "engram reproduce rwalk/1 --root sets --out runs/rwalk"),
-    ("metrics", metrics.command, "Show all metrics of run directories.",
+    ("metrics", record_commands.metrics, "Show all metrics of run directories.",
      "engram metrics runs/first --compare average_accuracy"),
-    ("novelty", novelty.command, "Evaluate novelty detectors on finished runs.",
+    ("novelty", record_commands.novelty, "Evaluate novelty detectors on finished runs.",
      "engram novelty runs/novel --detectors KNN --set KNN.k=5"),
-    ("open-world", open_world.command, "Flag novel rows, label them, learn them.",
+    ("open-world", deploy_commands.open_world, "Flag novel rows, label them, learn them.",
      "engram open-world --data digits --classes-per-round 3 --budget 15"),
-    ("predict", predict.command, "Predict labels of new inputs with a trained model.",
+    ("predict", deploy_commands.predict, "Predict labels of new inputs with a trained model.",
      "engram predict runs/first --label ER --data new/"),
-    ("serve", serve.command, "Serve a model over HTTP: predict, novelty, learn.",
+    ("serve", deploy_commands.serve, "Serve a model over HTTP: predict, novelty, learn.",
      "engram serve model.engram --port 8080"),
-    ("report", report.command, "Write an HTML report on run directories.",
+    ("report", record_commands.report, "Write an HTML report on run directories.",
      "engram report runs/first -o report.html"),
-    ("diff", diff.command, "Show how two protocols differ.",
+    ("diff", record_commands.diff, "Show how two protocols differ.",
      "engram diff runs/first rwalk/1"),
-    ("list", listing.command, "List methods, models, data sets and more.",
+    ("list", list_command.list_components, "List methods, models, data sets and more.",
      "engram list methods EWC"),
-    ("new", new.command, "Write a template for a method, detector or policy.",
+    ("new", author_commands.new, "Write a template for a method, detector or policy.",
      "engram new method my_method.py"),
-    ("check", check.command, "Check your own method or network for errors.",
+    ("check", author_commands.check, "Check your own method or network for errors.",
      "engram check my_method.py:MyMethod"),
 )  # fmt: skip
 for name, function, line, example in COMMANDS:
     app.command(name, short_help=line, epilog=f"Example: {example}")(function)
-app.add_typer(data.app, name="data", short_help="List, add, pack, verify and inspect data sets.")
+app.add_typer(
+    data_command.data_app, name="data", short_help="List, add, pack, verify and inspect data sets."
+)
 
 
 def main() -> None:

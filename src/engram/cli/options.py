@@ -1,13 +1,122 @@
-"""Options that several commands have, each described once."""
+"""Options that several commands share, their completion, and the check of pools."""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from engram.cli import complete
+from engram.errors import bad, check_int
+from engram.experiments.pools import POOLS, find_pool
+
+# ------------------------------------------------------------------------------------------------
+# Options of commands that spread recipes over processes and machines.
+
+
+Pool = Annotated[
+    str, typer.Option(metavar="|".join(POOLS), help=f"How to run: {'; '.join(POOLS.values())}.")
+]
+Workers = Annotated[
+    int,
+    typer.Option(
+        help="Number of processes, or of concurrent groups on a cluster (0: one per core)."
+    ),
+]
+
+
+def check_pool(pool: str, workers: int, address: str | None) -> None:
+    """Complain about a pool that is not there, or whose options do not belong together."""
+    find_pool(pool, "--pool")
+    check_int("--workers", workers)
+    if address is not None and pool != "ray":
+        raise bad("--address", f"--pool ray with it ({pool!r} does not use a cluster)", address)
+
+
+# ------------------------------------------------------------------------------------------------
+# Names that a shell completes. They are read from the source files: importing torch for a key
+# stroke would take seconds.
+
+
+_PACKAGE = Path(__file__).parents[1]
+# where the names of a kind are written down: a file, and the variable in it
+_LISTS = {
+    "methods": ("methods/__init__.py", "__all__"),
+    "models": ("models/build.py", "_MODELS"),
+    "streams": ("streams/__init__.py", "SCENARIOS"),
+    "data": ("data/named_sets.py", "NAMED_SETS"),
+    "tools": ("records/export.py", "TOOLS"),
+}
+
+
+def list_names(kind: str) -> list[str]:
+    """All names of a kind, without an import.
+
+    Examples
+    --------
+    >>> list_names("models")[:2]
+    ['mlp', 'lenet']
+    """
+    file, variable = _LISTS[kind]
+    tree = ast.parse((_PACKAGE / file).read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            target = node.targets[0]
+        elif isinstance(node, ast.AnnAssign):
+            target = node.target
+        else:
+            continue
+        if isinstance(target, ast.Name) and target.id == variable and node.value is not None:
+            return _read_names(node.value)
+    return []
+
+
+def _read_names(value: ast.expr) -> list[str]:
+    """Texts of a list, keys of a dict, or the functions that a dict is made of."""
+    if isinstance(value, ast.Dict):
+        return [str(k.value) for k in value.keys if isinstance(k, ast.Constant)]
+    if isinstance(value, ast.DictComp):
+        functions = value.generators[0].iter
+        return [node.id for node in ast.walk(functions) if isinstance(node, ast.Name)]
+    return [str(k.value) for k in ast.walk(value) if isinstance(k, ast.Constant)]
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Methods; of ``A+B`` the last part is completed.
+
+    Examples
+    --------
+    >>> complete_methods("LwF+EWC")
+    ['LwF+EWC', 'LwF+EWCpp']
+    """
+    before, plus, last = incomplete.rpartition("+")
+    return [before + plus + name for name in sorted(list_names("methods")) if name.startswith(last)]
+
+
+def complete_models(incomplete: str) -> list[str]:
+    """Networks."""
+    return _complete("models", incomplete)
+
+
+def complete_streams(incomplete: str) -> list[str]:
+    """Scenarios."""
+    return _complete("streams", incomplete)
+
+
+def complete_data_sets(incomplete: str) -> list[str]:
+    """Data sets by name; files are the shell's own business."""
+    return _complete("data", incomplete)
+
+
+def complete_tools(incomplete: str) -> list[str]:
+    """Tools that are told of runs while they train."""
+    return _complete("tools", incomplete)
+
+
+def _complete(kind: str, incomplete: str) -> list[str]:
+    return [name for name in sorted(list_names(kind)) if name.startswith(incomplete)]
+
 
 Out = Annotated[
     Path | None,
@@ -26,7 +135,7 @@ CheckpointEvery = Annotated[
     str,
     typer.Option(metavar="TIME", help="Interval of checkpoints within a task: 90s, 5m."),
 ]
-Again = Annotated[
+Rerun = Annotated[
     bool,
     typer.Option("--again", help="Rerun what is finished; the old results no longer count."),
 ]
@@ -39,7 +148,7 @@ Log = Annotated[
     typer.Option(
         "--log", metavar="tensorboard|wandb|mlflow",
         help="Send the results of every finished stage to another tool. Repeatable.",
-        autocompletion=complete.tools,
+        autocompletion=complete_tools,
     ),
 ]  # fmt: skip
 Address = Annotated[
@@ -65,21 +174,21 @@ RecipeFile = Annotated[Path | None, typer.Argument(metavar="RECIPE.yaml", help="
 DataSet = Annotated[
     str | None,
     typer.Option(
-        "--data", "-d", metavar="NAME|PATH", autocompletion=complete.data_sets,
+        "--data", "-d", metavar="NAME|PATH", autocompletion=complete_data_sets,
         help="Data set: a name, a file, a folder or module:function.",
     ),
 ]  # fmt: skip
 Model = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", autocompletion=complete.models,
+        metavar="NAME", autocompletion=complete_models,
         help="Network: a name, your own as module:Class or file.py:Class, or timm/NAME.",
     ),
 ]  # fmt: skip
 Scenario = Annotated[
     str | None,
     typer.Option(
-        metavar="KIND", autocompletion=complete.streams,
+        metavar="KIND", autocompletion=complete_streams,
         help="Scenario (default: class_incremental, 2 classes per task).",
     ),
 ]  # fmt: skip
@@ -94,7 +203,7 @@ Label = Annotated[
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        "--method", "-m", metavar="NAME", autocompletion=complete.methods,
+        "--method", "-m", metavar="NAME", autocompletion=complete_methods,
         help="Method: a name, your own as module:Class, or A+B. Repeat to compare.",
     ),
 ]  # fmt: skip

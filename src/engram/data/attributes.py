@@ -1,4 +1,6 @@
-"""Facts about rows beside their classes (subject, camera, age), as numbers with names."""
+"""Attributes of rows (subject, camera, age) as numbers with names, and splits by whole subjects
+or clips.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.data.arrays import hold_out
-from engram.data.held_units import held_units
-from engram.errors import bad, unknown
+from engram import keys
+from engram.data.conversion import hold_out_every_fifth
+from engram.errors import bad, check_float, check_int, unknown
 
 TEST_SHARE = 0.2  # of the values of an attribute, where test rows are told apart by it
 Facts = Callable[[Path], Mapping[str, Any]]
 
 
-def with_numbers(options: Mapping[str, Any], rows: int) -> dict[str, Any]:
+def number_attributes(options: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """Fields of Data whose attributes are tensors, with the names of those that were text.
 
     Examples
     --------
-    >>> made = with_numbers({"attributes": {"subject": ["Eve", "Ada", "Eve"], "age": [7, 9, 7]}}, 3)
+    >>> made = number_attributes(
+    ...     {"attributes": {"subject": ["Eve", "Ada", "Eve"], "age": [7, 9, 7]}}, 3
+    ... )
     >>> made["attributes"]["subject"].tolist(), made["attribute_names"]
     ([1, 0, 1], {'subject': ('Ada', 'Eve')})
-    >>> with_numbers({"attributes": {"subject": ["Eve"]}}, 3)
+    >>> number_attributes({"attributes": {"subject": ["Eve"]}}, 3)
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: attributes['subject']: expected 3 values, one for each row, got 1
@@ -44,12 +48,12 @@ def with_numbers(options: Mapping[str, Any], rows: int) -> dict[str, Any]:
             raise bad(where, f"{rows} values, one for each row", values)
         if len(values) != rows:
             raise bad(where, f"{rows} values, one for each row", len(values))
-        numbers[key], found = _numbered(where, values, names.get(key))
+        numbers[key], found = _number_values(where, values, names.get(key))
         names |= {key: found} if found else {}
     return {**options, "attributes": numbers, "attribute_names": names}
 
 
-def _numbered(
+def _number_values(
     where: str, values: Any, names: Sequence[str] | None
 ) -> tuple[Tensor, tuple[str, ...]]:
     """[N] a number for each value, and their names where the values are text."""
@@ -70,13 +74,13 @@ def _numbered(
     return torch.tensor(listed, dtype=torch.long), ()
 
 
-def of_files(options: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]:
+def read_attributes_of_files(options: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]:
     """Fields of Data in which a function of each file in turn takes the place of attributes.
 
     Examples
     --------
     >>> files = [Path("happy/S01_3.png"), Path("sad/S02_1.png")]
-    >>> of_files({"attributes": lambda file: {"subject": file.stem[:3]}}, files)
+    >>> read_attributes_of_files({"attributes": lambda file: {"subject": file.stem[:3]}}, files)
     {'attributes': {'subject': ['S01', 'S02']}}
     """
     ask = options.get("attributes")
@@ -94,7 +98,7 @@ def of_files(options: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any
     return {**options, "attributes": told}
 
 
-def train_and_test(
+def join_train_and_test(
     y: Tensor,
     train: Tensor,
     test: Tensor | None,
@@ -108,12 +112,12 @@ def train_and_test(
     Examples
     --------
     >>> y, subject = torch.tensor([[0], [1]] * 10), torch.arange(20) // 4
-    >>> parts = train_and_test(y, torch.arange(20), None, {"subject": subject}, "subject")
+    >>> parts = join_train_and_test(y, torch.arange(20), None, {"subject": subject}, "subject")
     >>> len(parts[1]), bool(torch.isin(subject[parts[1]], subject[parts[0]]).any())
     (4, False)
     """
     if test_by is None:
-        return hold_out(y[train]) if test is None else (train, test)
+        return hold_out_every_fifth(y[train]) if test is None else (train, test)
     if test is not None:
         raise bad("test_by", "None where test rows are given", test_by)
     if not attributes:
@@ -125,6 +129,57 @@ def train_and_test(
     if count < 2:
         raise bad("test_by", "an attribute with two values or more", f"{test_by!r} with {count}")
     share = max(TEST_SHARE, 1 / count)  # one at least
-    held = held_units(unit, list(map(str, y[train, 0].tolist())), share, seed=0)
+    held = draw_held_out_units(unit, list(map(str, y[train, 0].tolist())), share, seed=0)
     away = torch.tensor([one in held for one in unit])
     return train[~away], train[away]
+
+
+# ------------------------------------------------------------------------------------------------
+# Splits by whole subjects or clips
+
+_DRAWS = 200  # of which the one closest to equal shares is taken
+_FEW_UNITS = 2000  # units above which any draw is close
+
+
+def draw_held_out_units(
+    units: Sequence[str],
+    labels: Sequence[str],
+    share: float,
+    *,
+    seed: int,
+    everyone: Sequence[str] = (),
+) -> set[str]:
+    """A share of the units (subjects, clips) such that every class has about that share in them.
+
+    Parameters
+    ----------
+    units, labels
+        [n] the unit and the label of each row.
+    everyone
+        Units that count for the share although they may have no rows.
+
+    Examples
+    --------
+    >>> units = [f"S{i // 4}" for i in range(40)]
+    >>> held = draw_held_out_units(units, ["a", "b"] * 20, 0.3, seed=0)
+    >>> len(held), held == draw_held_out_units(units, ["a", "b"] * 20, 0.3, seed=0)
+    (3, True)
+    """
+    check_float("test_share", share, 0.0, 1.0)
+    names = sorted({*units, *everyone})
+    count = round(share * len(names))
+    if not 0 < count < len(names):
+        raise bad("test_share", f"one that leaves some of {len(names)} on both sides", share)
+    place = {unit: i for i, unit in enumerate(names)}
+    kinds = sorted(set(labels))
+    table = np.zeros((len(names), len(kinds)))
+    np.add.at(table, ([place[u] for u in units], [kinds.index(one) for one in labels]), 1)
+    key = keys.fold(check_int("seed", seed), "held units")
+    best: tuple[float, list[int]] | None = None
+    for draw in range(_DRAWS if len(names) <= _FEW_UNITS else 1):
+        drawn = keys.permutation(keys.fold(key, draw), len(names), len(names))[:count].tolist()
+        held = table[drawn].sum(0) / np.maximum(table.sum(0), 1)
+        distance = float(np.abs(held - share).sum())
+        if best is None or distance < best[0]:
+            best = distance, drawn
+    return {names[i] for i in best[1]} if best else set()

@@ -54,7 +54,7 @@ def md5(content: bytes | Path) -> str:
     return digest.hexdigest()
 
 
-def check(name: str, content: bytes | Path, known: Mapping[str, str], label: str) -> None:
+def check_md5(name: str, content: bytes | Path, known: Mapping[str, str], label: str) -> None:
     """Raise if `name` has a published checksum and `content` does not match it."""
     if name not in known:
         return

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from engram.data.core import Data
-from engram.data.folder import as_sides
-from engram.data.frame import PARTS
+from engram.data.dataset import Data
+from engram.data.image_folder import parse_resize
 from engram.data.images import decode
+from engram.data.tables.data_frame import PARTS
 from engram.errors import bad, unknown
 
 _LABELS = ("label", "labels", "class", "target")
@@ -71,7 +71,7 @@ def load_huggingface(
     labels = {part: _classes(table.column(label), known) for part, table in tables.items()}
     inputs = column or _input(tables["train"], features, label, path)
     if inputs is None:
-        return _tabular(tables, labels, label, missing, title)
+        return _read_tables(tables, labels, label, missing, title)
     cells = {part: table.column(inputs).to_pylist() for part, table in tables.items()}
     for part, rows in cells.items():
         empty = sum(one is None for one in rows)
@@ -81,7 +81,7 @@ def load_huggingface(
     if known:
         options["classes"] = list(known)
     if _is_image(tables["train"], features, inputs):
-        return _pictures(path, cells, labels, as_sides(resize), options)
+        return _pictures(path, cells, labels, parse_resize(resize), options)
     return _arrays(cells, labels, pad, options)
 
 
@@ -256,7 +256,7 @@ def _arrays(
     return Data.from_arrays(first, y, **pairs, **options)
 
 
-def _tabular(
+def _read_tables(
     tables: Mapping[str, Any], labels: Mapping[str, list[Any]], label: str, missing: Any, name: str
 ) -> Data:
     frames = {part: table.to_pandas().assign(**{label: labels[part]})

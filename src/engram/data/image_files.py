@@ -1,22 +1,30 @@
-"""Images in many files as rows that are decoded when they are asked for."""
+"""Images that stay in their files: rows decoded when they are asked for, and the index that
+knows the files.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from engram.data.arrays import Array
-from engram.data.images import head, kinds_in_words, pixels, refuse_broken, tried
-from engram.data.index import SUM_BYTES, Index, known_from, write_index
-from engram.data.lazy import CACHE, LazyRows
-from engram.data.threads import Threads
+from engram.data.checked_files import read_npz
+from engram.data.conversion import Array
+from engram.data.images import (
+    describe_kinds,
+    read_image_header,
+    read_pixels,
+    refuse_broken,
+    try_read,
+)
+from engram.data.lazy_rows import DEFAULT_CACHE, LazyRows, WorkerThreads
 from engram.errors import BadArgument, bad
+from engram.io import atomic_write
 
 GREY, CLEAR = 1, 2  # kinds of images, added up: one channel; with transparency
 Decode = Callable[[Any, str], Array]  # from an open file and its name to uint8 [C, H, W]
@@ -38,7 +46,7 @@ class LazyOptions:
         those sums, without it by the times of the last change.
     """
 
-    cache: int | str = CACHE
+    cache: int | str = DEFAULT_CACHE
     threads: int | None = None
     index: str | os.PathLike[str] | None = None
 
@@ -63,7 +71,9 @@ def lazy_options(
             raise bad(name, "None unless lazy=True", value)
     if not lazy:
         return None
-    return LazyOptions(cache=CACHE if cache is None else cache, threads=threads, index=index)
+    return LazyOptions(
+        cache=DEFAULT_CACHE if cache is None else cache, threads=threads, index=index
+    )
 
 
 @dataclass(frozen=True)
@@ -74,18 +84,16 @@ class Stretched:
     size: tuple[int, int]  # width, height
 
     def __call__(self, source: Any, label: str) -> Array:
-        return pixels(source, self.mode, self.size, label)
+        return read_pixels(source, self.mode, self.size, label)
 
 
 class ImageFiles(LazyRows):
     """uint8 [N, C, H, W] of the files of an index."""
 
     def __init__(
-        self, index: Index, sample: tuple[int, ...], decode: Decode, options: LazyOptions
+        self, index: FileIndex, sample: tuple[int, ...], decode: Decode, options: LazyOptions
     ) -> None:
-        super().__init__(
-            (len(index), *sample), cache=options.cache, threads=options.threads
-        )  # fmt: skip
+        super().__init__((len(index), *sample), cache=options.cache, threads=options.threads)
         self.index, self.decode = index, decode
         self.identity = index.identity((decode, sample))
 
@@ -106,7 +114,7 @@ class ImageFiles(LazyRows):
         return np.ascontiguousarray(self.index.sums[:, :8]).view(np.uint64)[:, 0]
 
 
-def indexed(index: Index, options: LazyOptions, heads: bool = True) -> Index:
+def read_image_index(index: FileIndex, options: LazyOptions, heads: bool = True) -> FileIndex:
     """An index of images with their `heads`, heights, widths and kinds, where these are wanted.
 
     With a file for the index, contents are summed in the same pass and kept.
@@ -115,20 +123,20 @@ def indexed(index: Index, options: LazyOptions, heads: bool = True) -> Index:
     if options.index is None:
         if not heads:
             return replace(index, heads=index.heads[:0])
-        _look(index, np.arange(len(index)), options, summed=False)
+        _read_headers(index, np.arange(len(index)), options, summed=False)
         return index
     file = Path(options.index).expanduser()
     index = replace(index, sums=np.zeros((len(index), SUM_BYTES), np.uint8))
     unknown = np.arange(len(index))
     if file.exists():
-        index, unknown = known_from(index, file)
+        index, unknown = reuse_index(index, file)
     if len(unknown):
-        _look(index, unknown, options, summed=True)
+        _read_headers(index, unknown, options, summed=True)
         write_index(index, file)
     return index
 
 
-def _look(index: Index, rows: Array, options: LazyOptions, summed: bool) -> None:
+def _read_headers(index: FileIndex, rows: Array, options: LazyOptions, summed: bool) -> None:
     """Fill in headers, and sums of the contents, of some rows; names all that are bad."""
     problems: dict[int, BadArgument] = {}
 
@@ -139,14 +147,14 @@ def _look(index: Index, rows: Array, options: LazyOptions, summed: bool) -> None
             source = _contents(label)
             found = hashlib.blake2b(source, digest_size=SUM_BYTES).digest()
             index.sums[row] = np.frombuffer(found, np.uint8)
-        wide, high, grey, clear = head(source, label)
+        wide, high, grey, clear = read_image_header(source, label)
         index.heads[row] = high, wide, GREY * grey + CLEAR * clear
 
     def some(places: Array) -> None:
         for row in places.tolist():
-            tried(problems, row, one, row)
+            try_read(problems, row, one, row)
 
-    Threads(options.threads).each(some, rows)
+    WorkerThreads(options.threads).each(some, rows)
     refuse_broken(dict(sorted(problems.items())))
 
 
@@ -157,7 +165,9 @@ def _contents(label: str) -> bytes:
         raise bad(label, "a readable image", str(problem)) from None
 
 
-def image_files(index: Index, resize: tuple[int, int] | None, options: LazyOptions) -> ImageFiles:
+def image_files(
+    index: FileIndex, resize: tuple[int, int] | None, options: LazyOptions
+) -> ImageFiles:
     """Whole images, of one size or resized; grey ones stay grey where all of them are."""
     sizes, kinds = index.heads[:, :2], index.heads[:, 2]
     height, width = resize or map(int, sizes[0])
@@ -171,16 +181,139 @@ def image_files(index: Index, resize: tuple[int, int] | None, options: LazyOptio
     return ImageFiles(index, (1 if grey else 3, height, width), how, options)
 
 
-def told_of(x: ImageFiles) -> tuple[str, ...]:
+def image_file_notes(x: ImageFiles) -> tuple[str, ...]:
     """What a reader of results must know of these images, as far as headers tell it."""
     kinds = x.index.heads[:, 2]
     grey, clear = (int((kinds & kind > 0).sum()) for kind in (GREY, CLEAR))
-    return kinds_in_words(grey=grey if x.shape[1] == 3 else 0, clear=clear) + known_by(x)
+    return describe_kinds(grey=grey if x.shape[1] == 3 else 0, clear=clear) + identity_note(x)
 
 
-def known_by(x: ImageFiles) -> tuple[str, ...]:
+def identity_note(x: ImageFiles) -> tuple[str, ...]:
     """How the data is identified, for its notes."""
     by = "sums of their contents" if x.index.summed else "times of the last change"
     text = f"{len(x):,} files, decoded as needed, known by their names, sizes and {by}"
     more = () if x.index.summed else ("samples that occur twice are not looked for (index=FILE)",)
     return (text, *more)
+
+
+# ------------------------------------------------------------------------------------------------
+# The index: what lies where, how large and how old it is, and sums of the contents
+
+SUM_BYTES = 16
+_FORM = 1
+
+
+@dataclass(frozen=True, eq=False)
+class FileIndex:
+    """N files below a folder; about 60 bytes for each, names included.
+
+    Parameters
+    ----------
+    root
+        The folder.
+    text, ends
+        Names relative to it, end to end as bytes [T], and where each ends [N].
+    size, mtime
+        [N] bytes, and nanoseconds of the last change.
+    sums
+        [N, 16] of the contents, or [0, 16] where they are not known.
+    heads
+        [N, 3] height, width and kind of the images, or [0, 3].
+    """
+
+    root: str
+    text: Array
+    ends: Array
+    size: Array
+    mtime: Array
+    sums: Array
+    heads: Array
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def summed(self) -> bool:
+        """Whether the contents are known by their sums."""
+        return len(self.sums) == len(self) > 0
+
+    def name(self, row: int) -> str:
+        """The file's path below the root."""
+        start = int(self.ends[row - 1]) if row else 0
+        return os.fsdecode(self.text[start : int(self.ends[row])].tobytes())
+
+    def path(self, row: int) -> str:
+        """The file's whole path."""
+        return os.path.join(self.root, self.name(row))
+
+    def identity(self, how: Any) -> str:
+        """By what these files, read in a certain way, are known.
+
+        Names, sizes and sums; where there are no sums, times of the last change. The folder itself
+        may be elsewhere.
+        """
+        digest = hashlib.blake2b(repr((how, self.summed)).encode(), digest_size=SUM_BYTES)
+        for part in (self.text, self.ends, self.size, self.sums if self.summed else self.mtime):
+            digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
+
+    def check(self, row: int, found: os.stat_result) -> None:
+        """Refuse a file that is not any more what the index says."""
+        if (found.st_size, found.st_mtime_ns) != (int(self.size[row]), int(self.mtime[row])):
+            was = f"{self.size[row]} bytes, changed at {self.mtime[row]} ns, as it was indexed"
+            now = f"{found.st_size} bytes, changed at {found.st_mtime_ns} ns"
+            raise bad(self.path(row), was, now)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        parts = (self.text, self.ends, self.size, self.mtime, self.sums, self.heads)
+        return sum(part.nbytes for part in parts)
+
+
+def make_index(
+    root: str | Path, names: Sequence[str], sizes: Sequence[int], mtimes: Sequence[int]
+) -> FileIndex:
+    """The index of files by their names below a root, sizes and times of the last change."""
+    raw = [os.fsencode(name) for name in names]
+    return FileIndex(
+        root=str(root), text=np.frombuffer(b"".join(raw), np.uint8),
+        ends=np.cumsum([len(one) for one in raw], dtype=np.int64),
+        size=np.array(sizes, np.int64), mtime=np.array(mtimes, np.int64),
+        sums=np.zeros((0, SUM_BYTES), np.uint8), heads=np.zeros((0, 3), np.int32),
+    )  # fmt: skip
+
+
+def write_index(index: FileIndex, file: Path) -> None:
+    """Keep an index, to be found by `read_index`; it appears once it is complete."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    names = ("text", "ends", "size", "mtime", "sums", "heads")
+    with atomic_write(file) as unfinished, unfinished.open("wb") as stream:
+        np.savez(stream, index=np.array(_FORM), **{key: getattr(index, key) for key in names})
+
+
+def reuse_index(index: FileIndex, file: Path) -> tuple[FileIndex, Array]:
+    """An index with what a kept one knows of the same files, and which of them it does not know.
+
+    A file is the same while its name, size and time of the last change are.
+    """
+    kept = read_npz(file)
+    rows = len(kept.get("ends", ()))
+    shapes = {"ends": (rows,), "size": (rows,), "mtime": (rows,), "heads": (rows, 3),
+              "sums": (rows, SUM_BYTES)}  # fmt: skip
+    good = all(key in kept and kept[key].shape == shape for key, shape in shapes.items())
+    if "index" not in kept or int(kept["index"]) != _FORM or not good or "text" not in kept:
+        raise bad("index", "a file that was written as an index of files", str(file))
+    before = FileIndex(root=index.root, **{key: kept[key] for key in ("text", *shapes)})
+    sums = np.zeros((len(index), SUM_BYTES), np.uint8)
+    heads = np.zeros((len(index), 3), np.int32)
+    if before.text.tobytes() == index.text.tobytes() and np.array_equal(before.ends, index.ends):
+        place = np.arange(len(index))
+    else:
+        where = {before.name(row): row for row in range(len(before))}
+        place = np.array([where.get(index.name(row), -1) for row in range(len(index))], np.int64)
+    same = place >= 0
+    for key in ("size", "mtime"):
+        same[same] &= getattr(before, key)[place[same]] == getattr(index, key)[same]
+    sums[same], heads[same] = before.sums[place[same]], before.heads[place[same]]
+    return replace(index, sums=sums, heads=heads), np.flatnonzero(~same)

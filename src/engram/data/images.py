@@ -5,24 +5,23 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from engram.data.arrays import Array
-from engram.data.limits import check_regular
-from engram.errors import BadArgument, bad, whole
-from engram.spelling import plural
+from engram.data.checked_files import check_regular
+from engram.data.conversion import Array
+from engram.errors import BadArgument, bad, check_int, plural
 
 _GREY = ("1", "L", "I;16")
 _CLEAR = ("RGBA", "LA", "PA", "La", "RGBa")
-Source = bytes | Path | IO[bytes]
+ImageSource = bytes | Path | IO[bytes]
 T = TypeVar("T")
 _SHOWN = 10  # bad images in an error
 
 
 def decode(
-    sources: Sequence[Source],
+    sources: Sequence[ImageSource],
     *,
     resize: tuple[int, int] | None = None,
     label: Callable[[int], str] = "image {}".format,
@@ -44,17 +43,20 @@ def decode(
         Whether all become grey (one channel) or coloured (three); by default, grey if all are.
     """
     problems: dict[int, BadArgument] = {}
-    heads = [tried(problems, i, _head, source, label(i)) for i, source in enumerate(sources)]
+    heads = [
+        try_read(problems, i, read_image_header, source, label(i))
+        for i, source in enumerate(sources)
+    ]
     read = [(i, head) for i, head in enumerate(heads) if head is not None]
     if grey is None:
-        grey = all(mode in _GREY for _, (_, _, mode) in read)
-    height, width = resize or ((read[0][1][1], read[0][1][0]) if read else (1, 1))
+        grey = all(head.grey for _, head in read)
+    height, width = resize or ((read[0][1].height, read[0][1].width) if read else (1, 1))
     if resize is None:
         _refuse_sizes(read, (height, width), label)
     out = np.zeros((len(sources), 1 if grey else 3, height, width), np.uint8)
     for i, _ in read:
         mode, size = "L" if grey else "RGB", (width, height)
-        found = tried(problems, i, pixels, sources[i], mode, size, label(i))
+        found = try_read(problems, i, read_pixels, sources[i], mode, size, label(i))
         if found is not None:
             out[i] = found
     if broken is None:
@@ -64,7 +66,9 @@ def decode(
     return out
 
 
-def tried(problems: dict[int, BadArgument], i: int, read: Callable[..., T], *args: Any) -> T | None:
+def try_read(
+    problems: dict[int, BadArgument], i: int, read: Callable[..., T], *args: Any
+) -> T | None:
     """What a reader gives; None where it complains of image i, which is noted."""
     try:
         return read(*args)
@@ -87,11 +91,10 @@ def refuse_broken(problems: Mapping[int, BadArgument], remedy: str = "") -> None
 
 
 def _refuse_sizes(
-    heads: Sequence[tuple[int, tuple[int, int, str]]], size: tuple[int, int],
-    label: Callable[[int], str],
-) -> None:  # fmt: skip
+    heads: Sequence[tuple[int, ImageHeader]], size: tuple[int, int], label: Callable[[int], str]
+) -> None:
     """Refuse images of another size than the first one, all at once."""
-    odd = [(i, high, wide) for i, (wide, high, _) in heads if (high, wide) != size]
+    odd = [(i, one.height, one.width) for i, one in heads if (one.height, one.width) != size]
     if not odd:
         return
     i, high, wide = odd[0]
@@ -102,22 +105,22 @@ def _refuse_sizes(
     )  # fmt: skip
 
 
-def sides(argument: str, value: Any) -> tuple[int, int]:
+def check_sides(argument: str, value: Any) -> tuple[int, int]:
     """(height, width) from two numbers, or from one for a square.
 
     Examples
     --------
-    >>> sides("crop", 56), sides("resize", [48, 64])
+    >>> check_sides("crop", 56), check_sides("resize", [48, 64])
     ((56, 56), (48, 64))
     """
     pair = value if isinstance(value, Sequence) and not isinstance(value, str) else (value, value)
     good = [one for one in pair if isinstance(one, int) and not isinstance(one, bool) and one > 0]
     if len(pair) != 2 or len(good) != 2:
         raise bad(argument, "a number of pixels, or a height and a width", value)
-    return whole(argument, pair[0], 1), whole(argument, pair[1], 1)
+    return check_int(argument, pair[0], 1), check_int(argument, pair[1], 1)
 
 
-def told(sources: Sequence[Source], decoded: Array) -> tuple[str, ...]:
+def describe_images(sources: Sequence[ImageSource], decoded: Array) -> tuple[str, ...]:
     """What a reader of results must know of images: colours that were made or lost, blank ones."""
     grey = clear = 0
     for source in sources:
@@ -125,25 +128,36 @@ def told(sources: Sequence[Source], decoded: Array) -> tuple[str, ...]:
             grey += image.mode in _GREY and decoded.shape[1] == 3
             clear += image.mode in _CLEAR or "transparency" in image.info
     blank = sum(bool((one == one[:, :1, :1]).all()) for one in decoded)
-    return kinds_in_words(grey=grey, clear=clear, blank=blank)
+    return describe_kinds(grey=grey, clear=clear, blank=blank)
 
 
-def kinds_in_words(*, grey: int = 0, clear: int = 0, blank: int = 0) -> tuple[str, ...]:
+def describe_kinds(*, grey: int = 0, clear: int = 0, blank: int = 0) -> tuple[str, ...]:
     """Notes on how many images are of some kinds.
 
     Examples
     --------
-    >>> kinds_in_words(grey=1, clear=2)
+    >>> describe_kinds(grey=1, clear=2)
     ('1 grey image, made RGB', '2 images whose transparency is left out')
     """
     kinds = (
         (grey, "grey image", ", made RGB"), (clear, "image", " whose transparency is left out"),
         (blank, "blank image", " of one colour, kept"),
     )  # fmt: skip
-    return tuple(plural(count, noun) + rest for count, noun, rest in kinds if count)
+    return tuple(count_notes(*kinds))
 
 
-def _open(source: Source) -> Any:
+def count_notes(*counts: tuple[int, str, str]) -> list[str]:
+    """A note for each count above 0: of what it is, and what became of that.
+
+    Examples
+    --------
+    >>> count_notes((2, "clip", " left out"), (0, "clip", " lost"))
+    ['2 clips left out']
+    """
+    return [plural(count, noun) + rest for count, noun, rest in counts if count]
+
+
+def _open(source: ImageSource) -> Any:
     from PIL import Image
 
     if isinstance(source, bytes):
@@ -156,25 +170,26 @@ def _open(source: Source) -> Any:
         raise OSError(str(problem)) from None
 
 
-def _head(source: Source, label: str) -> tuple[int, int, str]:
-    try:
-        with _open(source) as image:
-            return image.width, image.height, image.mode
-    except OSError as problem:
-        raise bad(label, "a readable image", str(problem)) from None
+class ImageHeader(NamedTuple):
+    """What an image says of itself before its pixels; `clear`: it has transparency."""
+
+    width: int
+    height: int
+    grey: bool
+    clear: bool
 
 
-def head(source: Source, label: str) -> tuple[int, int, bool, bool]:
-    """Width, height, whether an image is grey, and whether it has transparency; by its header."""
+def read_image_header(source: ImageSource, label: str) -> ImageHeader:
+    """The size and kind of an image, without decoding it."""
     try:
         with _open(source) as image:
             clear = image.mode in _CLEAR or "transparency" in image.info
-            return image.width, image.height, image.mode in _GREY, clear
+            return ImageHeader(image.width, image.height, image.mode in _GREY, clear)
     except OSError as problem:
         raise bad(label, "a readable image", str(problem)) from None
 
 
-def pixels(source: Source, mode: str, size: tuple[int, int], label: str) -> Array:
+def read_pixels(source: ImageSource, mode: str, size: tuple[int, int], label: str) -> Array:
     """uint8 [C, H, W] of one image in a mode (L or RGB) and size (width, height); opened once."""
     from PIL import Image
 

@@ -8,31 +8,24 @@ from typing import Any
 
 import torch
 
-from engram.data.catalogue import (
-    SetInfo,
-    datasets,
-    find,
-    load,
-    missing_rows,
-    search_root,
-)
-from engram.data.core import Data
-from engram.data.findings import findings
-from engram.data.formats import Place, place_of
-from engram.data.known import KNOWN
-from engram.data.lazy import LazyRows
-from engram.data.mapped import SummedMap, sum_of
-from engram.data.nw_ucla import read_nw_ucla
-from engram.data.packing import write_npz, write_packed
-from engram.data.repeats import duplicates, repeats, said
-from engram.data.skeleton_sequences import packed_arrays, read_packed_sequences
+from engram.data.catalogue import SetInfo, datasets, find_set, load, missing_rows, search_root
+from engram.data.dataset import Data
+from engram.data.duplicates import count_duplicates, describe_count, find_repeats
+from engram.data.formats import Place, find_place
+from engram.data.inspection import find_problems
+from engram.data.lazy_rows import LazyRows
+from engram.data.memory_maps import SummedMap, sum_inputs
+from engram.data.named_sets import NAMED_SETS
+from engram.data.packed import write_npz, write_packed
+from engram.data.skeletons.nw_ucla import read_nw_ucla
+from engram.data.skeletons.skeleton_data import pack_sequences, read_packed_sequences
 from engram.errors import BadArgument, bad
 
 _CHUNK = 1024  # rows read at a time
 
 
 @dataclass(frozen=True)
-class Report:
+class DataReport:
     """What `inspect` found."""
 
     name: str
@@ -47,7 +40,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Check:
+class DataCheck:
     """One line of `verify`."""
 
     what: str
@@ -77,7 +70,7 @@ def add(
         raise bad("root", "a folder, or ENGRAM_DATA set to one", None)
     if not name.isidentifier():
         raise bad("name", "letters, digits and underscores", name)
-    if name in KNOWN and KNOWN[name].make is not None:
+    if name in NAMED_SETS and NAMED_SETS[name].make is not None:
         raise bad("name", "a name other than those of the embedded data sets", name)
     target = where / f"{name}.npz"
     if target.exists() and not replace:
@@ -105,28 +98,28 @@ def pack(
     place = _place(source, root)
     if place is not None and not options:
         if place.form == "NW-UCLA JSON":
-            return write_npz(packed_arrays(read_nw_ucla(place.path)), Path(out))
+            return write_npz(pack_sequences(read_nw_ucla(place.path)), Path(out))
         if place.form == "packed skeletons":
-            return write_npz(packed_arrays(read_packed_sequences(place.path)), Path(out))
+            return write_npz(pack_sequences(read_packed_sequences(place.path)), Path(out))
     return write_packed(load(source, root=root, **options), Path(out))
 
 
 def _place(source: str | Path, root: str | Path | None) -> Place | None:
     where = search_root(root)
-    if isinstance(source, str) and source in KNOWN:
-        return find(source, where) if where is not None else None
-    return place_of(Path(source).expanduser())
+    if isinstance(source, str) and source in NAMED_SETS:
+        return find_set(source, where) if where is not None else None
+    return find_place(Path(source).expanduser())
 
 
 def verify(
     name_or_path: str | Path, *, root: str | Path | None = None, **options: Any
-) -> tuple[Check, ...]:
+) -> tuple[DataCheck, ...]:
     """Read a set with its checksums and look for what breaks runs later."""
     try:
         data = load(name_or_path, root=root, **options)
     except ValueError as problem:
         kind = problem.kind if isinstance(problem, BadArgument) else ""
-        return (Check("files read and match their checksums", False, str(problem), kind),)
+        return (DataCheck("files read and match their checksums", False, str(problem), kind),)
     y, x = data.y, data.x
     finite = True
     if isinstance(x, torch.Tensor) and x.dtype != torch.uint8:
@@ -136,20 +129,24 @@ def verify(
     shared = sorted(set(data.train.tolist()) & set(data.test.tolist()))
     short = missing_rows(data)
     return (
-        Check("files read and match their checksums", True, repr(data)),
-        Check("number of rows", not short, "; ".join(short) or "complete"),
-        Check("labels in range", bool((y[:, 0] >= 0).all()), f"{int(y.min())} to {int(y.max())}"),
-        Check("every class has training rows", not empty, f"without: {empty}" if empty else "yes"),
-        Check("finite values", finite, "yes" if finite else "nan or inf"),
-        *_on_disk(data),
-        Check("no row in both train and test", not shared, f"{len(shared)} shared"),
-        *_repeated(data),
-        *_subjects(data),
-        Check("notes", True, "; ".join(data.notes) or "none"),
+        DataCheck("files read and match their checksums", True, repr(data)),
+        DataCheck("number of rows", not short, "; ".join(short) or "complete"),
+        DataCheck(
+            "labels in range", bool((y[:, 0] >= 0).all()), f"{int(y.min())} to {int(y.max())}"
+        ),
+        DataCheck(
+            "every class has training rows", not empty, f"without: {empty}" if empty else "yes"
+        ),
+        DataCheck("finite values", finite, "yes" if finite else "nan or inf"),
+        *_check_on_disk(data),
+        DataCheck("no row in both train and test", not shared, f"{len(shared)} shared"),
+        *_check_repeats(data),
+        *_check_subjects(data),
+        DataCheck("notes", True, "; ".join(data.notes) or "none"),
     )
 
 
-def _on_disk(data: Data) -> list[Check]:
+def _check_on_disk(data: Data) -> list[DataCheck]:
     """What stays on disk is known by an index or a stored sum: here all of it is read."""
     if isinstance(data.x, LazyRows):
         what = "every image can be decoded"
@@ -157,28 +154,34 @@ def _on_disk(data: Data) -> list[Check]:
             for start in range(0, len(data.x), _CHUNK):
                 data.x[start : start + _CHUNK]
         except BadArgument as problem:
-            return [Check(what, False, str(problem), problem.kind)]
-        return [Check(what, True, f"{len(data.x):,} files")]
+            return [DataCheck(what, False, str(problem), problem.kind)]
+        return [DataCheck(what, True, f"{len(data.x):,} files")]
     if isinstance(data.x, SummedMap) and data.x.sums is not None:
-        found = sum_of(data.x)
+        found = sum_inputs(data.x)
         same = found == data.x.sums.inputs
-        return [Check("inputs match the sum stored with them", same, found)]
+        return [DataCheck("inputs match the sum stored with them", same, found)]
     return []
 
 
-def _repeated(data: Data) -> list[Check]:
+def _check_repeats(data: Data) -> list[DataCheck]:
     """Counts of samples that occur more than once; official sets have them, so none is a fault."""
-    both = len(repeats(data))
-    found = [Check("samples both for training and test", True, said(both, len(data.test)),
-                   note=both > 0)]  # fmt: skip
+    both = len(find_repeats(data))
+    found = [
+        DataCheck(
+            "samples both for training and test",
+            True,
+            describe_count(both, len(data.test)),
+            note=both > 0,
+        )
+    ]
     for part, rows in (("training", data.train), ("test", data.test)):
-        again = duplicates(data, rows)
+        again = count_duplicates(data, rows)
         words = f"{again:,} of {len(rows):,} {part} rows have the same input as an earlier one"
-        found.append(Check(f"samples twice for {part}", True, words, note=again > 0))
+        found.append(DataCheck(f"samples twice for {part}", True, words, note=again > 0))
     return found
 
 
-def _subjects(data: Data) -> tuple[Check, ...]:
+def _check_subjects(data: Data) -> tuple[DataCheck, ...]:
     """Whether subjects are for training and for testing; no fault, sets may be meant so."""
     if "subject" not in data.attributes:
         return ()
@@ -187,10 +190,12 @@ def _subjects(data: Data) -> tuple[Check, ...]:
     )
     both = len(train & test)
     found = f"{both} of {len(test)} test subjects are training subjects as well"
-    return (Check("subjects both for training and test", True, found, note=both > 0),)
+    return (DataCheck("subjects both for training and test", True, found, note=both > 0),)
 
 
-def inspect(name_or_path: str | Path, *, root: str | Path | None = None, **options: Any) -> Report:
+def inspect(
+    name_or_path: str | Path, *, root: str | Path | None = None, **options: Any
+) -> DataReport:
     """Shape, rows per class and part, attributes, notes and what to look at in a set.
 
     Examples
@@ -200,11 +205,17 @@ def inspect(name_or_path: str | Path, *, root: str | Path | None = None, **optio
     """
     data = load(name_or_path, root=root, **options)
     parts = {"train": data.train, "valid": data.valid, "test": data.test}
-    return Report(
-        name=data.name, shape=data.sample_shape, dtype=str(data.x.dtype).removeprefix("torch."),
-        counts={label: {part: int((data.y[rows] == i).any(1).sum()) for part, rows in parts.items()}
-                for i, label in enumerate(data.classes)},
+    return DataReport(
+        name=data.name,
+        shape=data.sample_shape,
+        dtype=str(data.x.dtype).removeprefix("torch."),
+        counts={
+            label: {part: int((data.y[rows] == i).any(1).sum()) for part, rows in parts.items()}
+            for i, label in enumerate(data.classes)
+        },
         attributes={key: len(values.unique()) for key, values in data.attributes.items()},
-        notes=data.notes, fingerprint=data.fingerprint(),
-        repeated=said(len(repeats(data)), len(data.test)), findings=findings(data),
-    )  # fmt: skip
+        notes=data.notes,
+        fingerprint=data.fingerprint(),
+        repeated=describe_count(len(find_repeats(data)), len(data.test)),
+        findings=find_problems(data),
+    )

@@ -1,4 +1,4 @@
-"""Packed sets: one or several ``<set>*.npz`` files without pickles.
+"""Packed sets, one or several ``<set>*.npz`` files without pickles: reading and writing them.
 
 A file holds one of these forms, told apart by its keys; further whole-number arrays of one entry
 per row become attributes, ``<attribute>_names`` their names.
@@ -34,13 +34,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.data.arrays import Array, Inputs, class_ids, hold_out, inputs
-from engram.data.core import Data
+from engram.data.checked_files import read_npz
+from engram.data.conversion import (
+    Array,
+    Inputs,
+    RowStore,
+    hold_out_every_fifth,
+    to_class_ids,
+    to_inputs,
+)
+from engram.data.dataset import Data
 from engram.data.images import cut_sheets, decode
-from engram.data.labels import checked_labels, notes_on_names
-from engram.data.mapped import is_mapped, read_mapped
-from engram.data.npz import read_npz
+from engram.data.label_checks import check_labels, notes_on_names
+from engram.data.lazy_rows import LazyRows
+from engram.data.memory_maps import MappedWriter, is_mapped, read_mapped
 from engram.errors import bad
+from engram.io import atomic_write
 
 TRAIN, TEST, VALID, UNUSED = 0, 1, 2, 255
 NAME_KEYS = ("names", "classes", "fine_names", "wnid")
@@ -64,7 +73,7 @@ class _Part:
     keys: Mapping[str, Array] = field(default_factory=dict)
 
 
-def keys_of(file: Path) -> tuple[str, ...]:
+def read_keys(file: Path) -> tuple[str, ...]:
     """The keys of a file, without reading its arrays."""
     try:
         with zipfile.ZipFile(file) as archive:
@@ -74,20 +83,22 @@ def keys_of(file: Path) -> tuple[str, ...]:
 
 
 def load_packed(files: Sequence[Path], *, name: str | None = None) -> Data:
-    """One set from its packed files (skeleton sequences: see `engram.data.skeleton`)."""
+    """One set from its packed files (skeleton sequences: see
+    `engram.data.skeletons.skeleton_data`).
+    """
     if len(files) == 1 and is_mapped(files[0]):
-        return _with_map(files[0], name)
+        return _load_mapped(files[0], name)
     parts = [_read_part(file, read_npz(file), len(files) > 1) for file in files]
-    x = inputs(str(files[0]), np.concatenate([p.x for p in parts]) if parts[1:] else parts[0].x)
-    return _data(x, files, parts, name)
+    x = to_inputs(str(files[0]), np.concatenate([p.x for p in parts]) if parts[1:] else parts[0].x)
+    return _build_data(x, files, parts, name)
 
 
-def _with_map(file: Path, name: str | None) -> Data:
+def _load_mapped(file: Path, name: str | None) -> Data:
     x, keys = read_mapped(file)
-    return _data(x, [file], [_read_part(file, {**keys, "x": x}, False)], name)
+    return _build_data(x, [file], [_read_part(file, {**keys, "x": x}, False)], name)
 
 
-def _data(x: Inputs, files: Sequence[Path], parts: list[_Part], name: str | None) -> Data:
+def _build_data(x: Inputs, files: Sequence[Path], parts: list[_Part], name: str | None) -> Data:
     first = parts[0].keys
     y, classes = _labels(files, parts)
     return Data(
@@ -120,14 +131,14 @@ def _split_arrays(file: Path, keys: dict[str, Array]) -> _Part:
             continue
         if len(x) != len(y):
             raise bad(f"{file}: {names[1].format(word)}", f"{len(x)} labels, one per row", len(y))
-        xs.append(channels_first(x))
-        ys.append(y.argmax(1) if one_hot(y) else y)
+        xs.append(to_channels_first(x))
+        ys.append(y.argmax(1) if is_one_hot(y) else y)
         codes.append(np.full(len(y), code, np.uint8))
     split = np.concatenate(codes)
     return _Part(np.concatenate(xs), np.concatenate(ys), split, TEST in split, keys)
 
 
-def one_hot(y: Array) -> bool:
+def is_one_hot(y: Array) -> bool:
     """Whether rows name one class each by a 1 in its column."""
     return (
         y.ndim == 2
@@ -139,7 +150,7 @@ def one_hot(y: Array) -> bool:
 
 def _pixels(file: Path, keys: dict[str, Array]) -> Array:
     if "x" in keys:
-        return channels_first(keys["x"])
+        return to_channels_first(keys["x"])
     if "webp" in keys:
         return cut_sheets(_pieces(file, keys["webp"], keys.get("webp_offsets")))
     if "jpeg" in keys:
@@ -155,12 +166,12 @@ def _pieces(file: Path, stream: Array, offsets: Array | None) -> list[bytes]:
     return [whole[a:b] for a, b in pairwise(offsets)]
 
 
-def channels_first(x: Array) -> Array:
+def to_channels_first(x: Array) -> Array:
     """uint8 images as [N, C, H, W]; other arrays as they are.
 
     Examples
     --------
-    >>> channels_first(np.zeros((5, 8, 8), np.uint8)).shape
+    >>> to_channels_first(np.zeros((5, 8, 8), np.uint8)).shape
     (5, 1, 8, 8)
     """
     if x.dtype != np.uint8:
@@ -200,20 +211,20 @@ def _labels(files: Sequence[Path], parts: list[_Part]) -> tuple[Tensor, tuple[st
     for file, one in zip(files, names, strict=True):
         if one is not None and names[0] is not None and one != names[0]:
             raise bad(f"{file}: class names", f"those of {files[0]}", one[:5])
-    return class_ids([part.y for part in parts], next((n for n in names if n), None))
+    return to_class_ids([part.y for part in parts], next((n for n in names if n), None))
 
 
 def _rows(parts: list[_Part], y: Tensor, classes: Sequence[str]) -> dict[str, Any]:
     first = parts[0].keys
     notes = tuple(dict.fromkeys([*map(str, first.get("notes", ())), *notes_on_names(classes)]))
     if "train_rows" in first:
-        rows = {p: torch.from_numpy(checked_labels(f"{p}_rows", found, len(found), len(y)))
+        rows = {p: torch.from_numpy(check_labels(f"{p}_rows", found, len(found), len(y)))
                 for p in ("train", "test", "valid") for found in [first[f"{p}_rows"]]}  # fmt: skip
         return {**rows, "notes": notes}
     split = torch.from_numpy(np.concatenate([part.split for part in parts]))
     train, test, valid = ((split == code).nonzero()[:, 0] for code in (TRAIN, TEST, VALID))
     if not all(part.known_split for part in parts) and not len(test):
-        kept, held = hold_out(y[train])
+        kept, held = hold_out_every_fifth(y[train])
         train, test = train[kept], train[held]
         notes += ("the file has no split: every fifth row of each class is held out for testing",)
     return {"train": train, "test": test, "valid": valid, "notes": notes}
@@ -245,3 +256,104 @@ def _crop(keys: Mapping[str, Array]) -> tuple[int, int] | None:
         return None
     height, width = map(int, keys["crop"])
     return height, width
+
+
+# ------------------------------------------------------------------------------------------------
+# Writing: a packed file reads back the same, bit by bit
+
+_CHUNK = 1024  # rows copied at a time, so that a memory map is never read whole
+
+
+def write_packed(data: Data, path: Path) -> Path:
+    """Write `data` under the keys x, label, split, names; returns the file.
+
+    Images of a memory map, or those decoded as needed, are not compressed, so that they can be
+    mapped: the file may exceed memory.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from engram.data.packed import load_packed
+    >>> data = Data.from_arrays([[0.0], [1.0]] * 5, [0, 1] * 5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     again = load_packed([write_packed(data, Path(folder) / "small.npz")])
+    >>> again.fingerprint() == data.fingerprint()
+    True
+    """
+    if data.copies is not None:
+        raise bad("data", "data without generated copies, which are made as they are read",
+                  f"{len(data.copies)} copies")  # fmt: skip
+    if isinstance(data.x, (np.memmap, LazyRows)) and data.x.dtype == np.uint8:
+        return _write_mapped(data, data.x, path)
+    x = data.x.cpu().numpy() if isinstance(data.x, torch.Tensor) else np.asarray(data.x)
+    return write_npz({"x": x, **pack_arrays(data)}, path)
+
+
+def _write_mapped(data: Data, x: RowStore, path: Path) -> Path:
+    path = add_npz_suffix(path)
+    with MappedWriter(path, x.shape, data.facts()) as writer:
+        for start in range(0, len(x), _CHUNK):
+            writer.write(x[start : start + _CHUNK])
+        writer.finish(data, **pack_arrays(data))
+    return path
+
+
+def pack_arrays(data: Data) -> dict[str, Any]:
+    """All that a packed file holds but the inputs."""
+    why = "because streams fit it to their first task: say it when data is loaded"
+    if data.standardize:
+        raise bad("standardize", f"False, {why}", True)
+    if data.fill:
+        raise bad("missing", f"drop, flag or a number, {why}", "mean")
+    clash = sorted(key for key in data.attributes if key in RESERVED or key.endswith("_names"))
+    if clash:
+        raise bad("attributes", "names that are no keys of the packed form", clash)
+    y = data.y.cpu().numpy()
+    arrays: dict[str, Any] = {
+        "label": _narrow(y[:, 0] if y.shape[1] == 1 else y),
+        "names": np.array(data.classes),
+        "name": np.array(data.name),
+        **_split_codes(data),
+        **{key: _narrow(value.cpu().numpy()) for key, value in data.attributes.items()},
+        **{f"{key}_names": np.array(value) for key, value in data.attribute_names.items()},
+    }
+    arrays |= {key: np.array(getattr(data, key)) for key in ("mean", "std", "crop")
+               if getattr(data, key)}  # fmt: skip
+    if data.notes:
+        arrays["notes"] = np.array(data.notes)
+    return arrays
+
+
+def add_npz_suffix(path: Path) -> Path:
+    """The file that is meant by a path with or without ``.npz``."""
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+
+
+def write_npz(arrays: Mapping[str, Any], path: Path) -> Path:
+    """Write arrays to `path`, which appears only once it is complete."""
+    path = add_npz_suffix(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as unfinished, unfinished.open("wb") as stream:
+        np.savez_compressed(stream, **arrays)
+    return path
+
+
+def _split_codes(data: Data) -> dict[str, Any]:
+    code = torch.full((len(data),), UNUSED, dtype=torch.uint8)
+    parts = {"train": TRAIN, "test": TEST, "valid": VALID}
+    for part, value in parts.items():
+        code[getattr(data, part)] = value
+    same = all(
+        torch.equal((code == value).nonzero()[:, 0], getattr(data, part).cpu())
+        for part, value in parts.items()
+    )
+    if same:
+        return {"split": code.numpy()}
+    # an order of its own, or rows in two parts: codes cannot say it
+    return {f"{part}_rows": getattr(data, part).cpu().numpy() for part in parts}
+
+
+def _narrow(values: Any) -> Any:
+    """The narrowest whole-number type that holds all values."""
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    return values.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))

@@ -143,13 +143,13 @@ def read_pickle(content: bytes, label: str = "pickle") -> Any:
     engram.errors.BadArgument: x: expected plain arrays and lists, got 'the name builtins.print'
     """
     try:
-        return _settle(_Reader(io.BytesIO(content), encoding="bytes").load(), {})
+        return _resolve(_Reader(io.BytesIO(content), encoding="bytes").load(), {})
     except Exception as problem:  # a broken or hostile file may raise anything
         shown = str(problem) or type(problem).__name__
         raise bad(label, "plain arrays and lists", shown) from None
 
 
-def _settle(value: Any, done: dict[int, Any]) -> Any:
+def _resolve(value: Any, done: dict[int, Any]) -> Any:
     """Replace stand-ins by arrays; shared parts are visited once."""
     if isinstance(value, _Array):
         if value.value is None:
@@ -161,9 +161,9 @@ def _settle(value: Any, done: dict[int, Any]) -> Any:
         return value
     if id(value) not in done:
         if isinstance(value, dict):
-            done[id(value)] = {_key(k): _settle(v, done) for k, v in value.items()}
+            done[id(value)] = {_key(k): _resolve(v, done) for k, v in value.items()}
         else:
-            done[id(value)] = type(value)(_settle(one, done) for one in value)
+            done[id(value)] = type(value)(_resolve(one, done) for one in value)
     return done[id(value)]
 
 

@@ -1,37 +1,53 @@
-"""What makes a learner an estimator in scikit-learn's manner: parameters, fit, clone, pipelines."""
+"""A learner as an estimator of scikit-learn (parameters, fit, clone), its training rows from
+data sets, and its novelty detectors.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, cast
 
+import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
+from torch import Tensor
 
-from engram.data.core import Data
-from engram.deploy.data_sets import labelled
-from engram.deploy.detectors import keyed_detectors
-from engram.deploy.extend import Settings
-from engram.deploy.labels import Array, as_labels, as_names
-from engram.deploy.published import Published
-from engram.engine.backend import device_of
-from engram.engine.checkpoints.portable import Portable
+from engram.data.dataset import Data
+from engram.data.standardization import fit_standardization
+from engram.deploy.new_task import (
+    Array,
+    LearnerSettings,
+    convert_labels,
+    label_kind,
+    labels_to_names,
+    names_to_labels,
+)
+from engram.deploy.snapshot import LearnerSnapshot
+from engram.engine.backend import resolve_device
+from engram.engine.portable_state import PortableState, describe_inputs
 from engram.engine.training import Training
-from engram.errors import EngramError, bad, unknown, whole
+from engram.errors import EngramError, bad, check_int, unknown
+from engram.experiments.build_methods import build_method
+from engram.experiments.build_probes import build_detectors, key_probes
+from engram.experiments.plain_values import from_plain, to_plain
+from engram.experiments.recipe_sections import check_model_section
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import pick, stack
 from engram.memory import Memory
-from engram.methods.base import Method
-from engram.novelty.base import Detector
-from engram.recipes.names import build_method
-from engram.recipes.plain import from_plain, to_plain
-from engram.recipes.sections import model_section
+from engram.methods.method import Method
+from engram.novelty.detector import Detector, gather_facts
+from engram.probes.stage_view import StageView
+from engram.records.scored_items import EvaluationItems
+from engram.records.stage_result import StageResult
 
-TRAINING = tuple(one.name for one in fields(Training))
-OWN = ("method", "model", "memory", "capacity", "detectors", "seed", "device")
+TRAINING_PARAMETERS = tuple(one.name for one in fields(Training))
+OWN_PARAMETERS = ("method", "model", "memory", "capacity", "detectors", "seed", "device")
 
 
-class NothingLearnt(EngramError, NotFittedError):  # type: ignore[misc]
+class LearnerNotFitted(EngramError, NotFittedError):  # type: ignore[misc]
     """A learner was asked before it was taught."""
 
 
@@ -46,12 +62,12 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     seed: int
     device: str
     _training: dict[str, Any]
-    _settings: Settings
+    _settings: LearnerSettings
     _device: torch.device
     _keyed: dict[str, Detector]
     _lock: Any
-    _portable: Portable | None
-    _published: Published | None
+    _portable: PortableState | None
+    _published: LearnerSnapshot | None
     _kind: str  # of labels
 
     def learn(self, x: Any, y: Any = None) -> Self:
@@ -63,19 +79,19 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(x, Data):
             if y is not None:
                 raise bad("y", "None, because data has its own labels", type(y).__name__)
-            x, y = labelled(x, x.test)
+            x, y = select_labelled(x, x.test)
         return float(super().score(x, y, sample_weight))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The arguments of the constructor, those of training that were given included."""
-        return {name: getattr(self, name) for name in OWN} | self._training
+        return {name: getattr(self, name) for name in OWN_PARAMETERS} | self._training
 
     def set_params(self, **params: Any) -> Self:
         """Change arguments, which is to begin anew."""
         for name, value in params.items():
-            if name not in (*OWN, *TRAINING):
-                raise unknown("set_params", name, (*OWN, *TRAINING))
-            if name in TRAINING:
+            if name not in (*OWN_PARAMETERS, *TRAINING_PARAMETERS):
+                raise unknown("set_params", name, (*OWN_PARAMETERS, *TRAINING_PARAMETERS))
+            if name in TRAINING_PARAMETERS:
                 self._training[name] = value
             else:
                 setattr(self, name, value)
@@ -112,8 +128,8 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def partial_fit(self, x: Any, y: Any, classes: Any = None) -> Self:
         """As `learn`; `classes`, where given, are all that will ever come, and get room at once."""
         if classes is not None:
-            every = set(as_names(as_labels(classes, len(classes), "classes")[0]))
-            if strange := sorted(set(as_names(as_labels(y, len(x))[0])) - every):
+            every = set(labels_to_names(convert_labels(classes, len(classes), "classes")[0]))
+            if strange := sorted(set(labels_to_names(convert_labels(y, len(x))[0])) - every):
                 raise bad("y", f"labels among classes {sorted(every)[:10]}", strange[:5])
             room = max(self._settings.capacity, len(every))
             self._settings = replace(self._settings, capacity=room)
@@ -132,42 +148,149 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Refuse arguments that cannot work, before anything is learnt."""
         method = build_method(self.method)
         if self.memory is not None:
-            method = with_memory(method, self.memory)
-        self._settings = Settings(
-            method=method, model=model_section(self.model), seed=whole("seed", self.seed),
+            method = replace_memory(method, self.memory)
+        self._settings = LearnerSettings(
+            method=method, model=check_model_section(self.model), seed=check_int("seed", self.seed),
             training=from_plain(Training, self._training, path="training"),
-            capacity=whole("capacity", self.capacity, 1),
+            capacity=check_int("capacity", self.capacity, 1),
         )  # fmt: skip
-        self._device = device_of(self.device)
-        self._keyed = keyed_detectors(self.detectors)
+        self._device = resolve_device(self.device)
+        self._keyed = key_detectors(self.detectors)
 
-    def _publish(self, found: Portable) -> None:
+    def _publish(self, found: PortableState) -> None:
         """From here on readers see what was learnt: one assignment, so never half of it."""
-        published = Published(
+        published = LearnerSnapshot(
             found, self._settings, kind=self._kind, device=self._device, detectors=self._keyed
         )
         self._portable, self._published = found, published
 
     @property
-    def _now(self) -> Published:
+    def _now(self) -> LearnerSnapshot:
         now = self._published  # read once: another thread may publish the next one
         if now is None:
-            raise NothingLearnt("nothing has been learnt yet: call learn(x, y) or fit(x, y) first")
+            raise LearnerNotFitted(
+                "nothing has been learnt yet: call learn(x, y) or fit(x, y) first"
+            )
         return now
 
 
-def with_memory(method: Method, memory: Memory | int) -> Method:
+def replace_memory(method: Method, memory: Memory | int) -> Method:
     """The method with another memory.
 
     Examples
     --------
-    >>> with_memory(build_method("ER"), 100).memory.total
+    >>> replace_memory(build_method("ER"), 100).memory.total
     100
     """
     if isinstance(memory, int):
-        memory = Memory(total=whole("memory", memory, 1))
+        memory = Memory(total=check_int("memory", memory, 1))
     if not any(one.name == "memory" for one in fields(method)):
         expected = f"None, because {type(method).__name__} keeps no exemplars"
         raise bad("memory", expected, memory)
     changed: Method = replace(method, memory=memory)  # type: ignore[call-arg]
     return changed
+
+
+# ------------------------------------------------------------------------------------------------
+# Data sets as tasks of a learner: their rows by the names of their classes.
+
+
+class LearnerData(NamedTuple):
+    """What a data set gives a learner: rows with labels, and what inputs are like."""
+
+    x: Tensor
+    y: Array
+    valid: tuple[Tensor, Array] | None
+    about: dict[str, Any]
+
+
+def read_learner_data(data: Data, about: dict[str, Any] | None) -> LearnerData:
+    """The training and validation rows of a data set.
+
+    Class ids count within one data set only, so labels are the names of classes. `about` is what
+    inputs are like to a learner that has begun: scales and what stands in place of missing values
+    are those of its first task.
+
+    Examples
+    --------
+    >>> data = Data.from_arrays([[1.0], [2.0]], ["cat", "dog"], test=([[1.0]], ["cat"]))
+    >>> read_learner_data(data, None).y.tolist()
+    ['cat', 'dog']
+    """
+    if about is None:
+        data = fit_standardization(data, data.train)
+        about = describe_inputs(data)
+    elif list(data.columns) != about["columns"]:
+        expected = f"the columns of training, {about['columns'] or 'without names'}"
+        raise bad(f"columns of {data.name}", expected, list(data.columns))
+    valid = select_labelled(data, data.valid) if len(data.valid) else None
+    return LearnerData(*select_labelled(data, data.train), valid, about)
+
+
+def select_labelled(data: Data, rows: Tensor) -> tuple[Tensor, Array]:
+    """Inputs of some rows, and the labels of these by name; names of numbers are numbers."""
+    if data.several:
+        raise bad("x", "data with one label per row", f"sets of labels in {data.name}")
+    names = [data.classes[label] for label in data.labels[rows].tolist()]
+    return data.gather(rows), names_to_labels(names, label_kind(data.classes))
+
+
+# ------------------------------------------------------------------------------------------------
+# Novelty detectors of a learner: fitted after every task, as in a run.
+
+
+def key_detectors(specs: Any) -> dict[str, Detector]:
+    """Detectors by the keys under which their state is kept, as in a run."""
+    found = key_probes(build_detectors({"detectors": specs}))
+    for detector in found.values():
+        if detector.outside:
+            expected = "detectors that need no outside set"
+            raise bad("detectors", expected, detector.name)
+    return cast(dict[str, Detector], found)
+
+
+def fit_detectors(
+    detectors: Mapping[str, Detector], learner: RunLearner, method: Method
+) -> dict[str, Any]:  # fmt: skip
+    """The state of every detector after the task that a learner has just learnt.
+
+    A detector that is fitted, but has not seen the earlier tasks, has none.
+    """
+    result = StageResult(
+        stage=learner.stage, stream=learner.stream, method=method, seed=learner.seed,
+        items=EvaluationItems.of_stream(learner.stream),
+        scores=np.zeros((0, len(learner.opened))), trained=learner, states=learner.probes,
+    )  # fmt: skip
+    view, found = StageView([result]), {}
+    for key, detector in detectors.items():
+        before = learner.probes.get(key)
+        if not learner.stage:
+            detector.refuse(gather_facts(learner))
+        if learner.stage and before is None and detector.fits:
+            continue
+        state = detector.fitted(view.of(detector.needs, stack([before or {}])))
+        found[key] = pick(state, 0)
+    return found
+
+
+def choose_detector(detectors: Mapping[str, Detector], states: Mapping[str, Any], spec: Any) -> str:
+    """The key of the detector that is meant; without a word, of the first."""
+    if spec is None:
+        if not detectors:
+            raise bad("detector", "the name of a novelty detector, such as 'Energy'", None)
+        key = next(iter(detectors))
+    else:
+        ((key, detector),) = key_detectors([spec]).items()
+        if key not in detectors and detector.fits:
+            known = sorted(one.name for one in detectors.values())
+            expected = (
+                f"a detector in use while tasks were learnt ({', '.join(known) or 'none'}) "
+                "or one that needs no fitting"
+            )
+            raise bad("detector", expected, detector.name)
+        if key not in detectors:
+            return key
+    if detectors[key].fits and key not in states:
+        expected = "a detector that has seen all tasks"
+        raise bad("detector", expected, f"{detectors[key].name}, which was named later")
+    return key

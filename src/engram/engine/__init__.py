@@ -1,1 +1,7 @@
-"""The engine: one loop from rows to recorded scores, for one run or hundreds."""
+"""Training and evaluation of runs: the loop over tasks, sampling, optimisers, checkpoints, one
+run alone or hundreds in lockstep.
+
+Not here: what a method computes (engram.methods), what is measured (engram.probes), recipes and
+worker pools (engram.experiments), files of results (engram.records). Begin with
+engine.Engine.stages, then loop.train_task and the optimiser step in trainers.single.
+"""

@@ -1,26 +1,31 @@
-"""Where and how torch computes while runs train: device, precision, determinism."""
+"""Where and how torch computes while runs train: device, precision, determinism, number of CPU
+threads.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from engram.errors import bad, choose
+from engram.engine.training import Training
+from engram.errors import bad, check_choice
+from engram.learner.learner import RunLearner
 
-WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+CUBLAS_WORKSPACE_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 
 
-def device_of(name: str | torch.device) -> torch.device:
+def resolve_device(name: str | torch.device) -> torch.device:
     """``auto`` takes CUDA where there is one.
 
     Examples
     --------
-    >>> device_of("cpu")
+    >>> resolve_device("cpu")
     device(type='cpu')
     """
     if isinstance(name, torch.device):
@@ -28,7 +33,7 @@ def device_of(name: str | torch.device) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, colon, index = str(name).partition(":")
-    choose("device", kind, ("auto", "cpu", "cuda"))
+    check_choice("device", kind, ("auto", "cpu", "cuda"))
     if kind == "cuda" and not torch.cuda.is_available():
         raise bad("device", "cpu, because no CUDA device is available here", name)
     count = torch.cuda.device_count() if kind == "cuda" else 1
@@ -37,7 +42,7 @@ def device_of(name: str | torch.device) -> torch.device:
     return torch.device(name)
 
 
-FLAGS: dict[str, tuple[Any, str]] = {  # of torch, one of each in a process
+TORCH_FLAGS: dict[str, tuple[Any, str]] = {  # of torch, one of each in a process
     "matmul_tf32": (torch.backends.cuda.matmul, "allow_tf32"),
     "cudnn_tf32": (torch.backends.cudnn, "allow_tf32"),
     "benchmark": (torch.backends.cudnn, "benchmark"),
@@ -45,7 +50,7 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of torch, one of each in a process
 }
 
 
-class _Scopes:
+class _FlagScopes:
     """Who has set which of torch's flags, and since when.
 
     Networks are asked from threads while others train, and scopes of two threads need not end in
@@ -63,7 +68,7 @@ class _Scopes:
         with self._lock:
             self._open.append(wanted)
             for name in wanted:
-                self._before.setdefault(name, getattr(*FLAGS[name]))
+                self._before.setdefault(name, getattr(*TORCH_FLAGS[name]))
                 self._apply(name)
         try:
             yield
@@ -75,29 +80,32 @@ class _Scopes:
 
     def _apply(self, name: str) -> None:
         said = [one[name] for one in self._open if name in one]
-        owner, flag = FLAGS[name]
+        owner, flag = TORCH_FLAGS[name]
         setattr(owner, flag, said[-1] if said else self._before.pop(name))
 
 
-_flags = _Scopes()
+_flags = _FlagScopes()
 
 
 @contextmanager
-def numerics(precision: str) -> Iterator[None]:
+def training_numerics(precision: str) -> Iterator[None]:
     """How CUDA multiplies and convolves for the length of a stage."""
-    with answering(precision), _flags(benchmark=not torch.are_deterministic_algorithms_enabled()):
+    with (
+        inference_numerics(precision),
+        _flags(benchmark=not torch.are_deterministic_algorithms_enabled()),
+    ):
         yield
 
 
 @contextmanager
-def answering(precision: str) -> Iterator[None]:
+def inference_numerics(precision: str) -> Iterator[None]:
     """How CUDA multiplies and convolves while a network is asked, whatever batches may come.
 
     Torch would convolve 32-bit floats in tf32 by default; here ``float32`` means what it says.
 
     Examples
     --------
-    >>> with answering("tf32"):
+    >>> with inference_numerics("tf32"):
     ...     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     (True, True)
     """
@@ -106,7 +114,7 @@ def answering(precision: str) -> Iterator[None]:
 
 
 @contextmanager
-def measuring(precision: str) -> Iterator[None]:
+def probe_numerics(precision: str) -> Iterator[None]:
     """How CUDA computes while probes and detectors measure a finished stage.
 
     Networks convolve as when the stage was evaluated. Products of matrices keep all their digits:
@@ -114,7 +122,7 @@ def measuring(precision: str) -> Iterator[None]:
 
     Examples
     --------
-    >>> with measuring("float32"):
+    >>> with probe_numerics("float32"):
     ...     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     (False, False)
     """
@@ -123,7 +131,7 @@ def measuring(precision: str) -> Iterator[None]:
 
 
 @contextmanager
-def unsearched() -> Iterator[None]:
+def without_cudnn_benchmark() -> Iterator[None]:
     """Let cuDNN take what it deems best for shapes that are met a few times only.
 
     Else it tries its algorithms on every new shape, which takes longer than such a pass itself.
@@ -133,7 +141,7 @@ def unsearched() -> Iterator[None]:
 
 
 @contextmanager
-def determinism(on: bool, device: torch.device) -> Iterator[None]:
+def deterministic_algorithms(on: bool, device: torch.device) -> Iterator[None]:
     """Let torch use algorithms only that give the same bits every time, while this lasts.
 
     On the CPU they do so anyway. On CUDA some are slower, and an operation for which torch has no
@@ -141,7 +149,7 @@ def determinism(on: bool, device: torch.device) -> Iterator[None]:
 
     Examples
     --------
-    >>> with determinism(True, torch.device("cpu")):
+    >>> with deterministic_algorithms(True, torch.device("cpu")):
     ...     torch.are_deterministic_algorithms_enabled()
     True
     >>> torch.are_deterministic_algorithms_enabled()
@@ -150,11 +158,11 @@ def determinism(on: bool, device: torch.device) -> Iterator[None]:
     if not on:
         yield
         return
-    workspace = os.environ.get(WORKSPACE)
+    workspace = os.environ.get(CUBLAS_WORKSPACE_VARIABLE)
     enabled = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     if device.type == "cuda" and workspace is None:  # cuBLAS reads it, and torch insists on it
-        os.environ[WORKSPACE] = ":4096:8"
+        os.environ[CUBLAS_WORKSPACE_VARIABLE] = ":4096:8"
     torch.use_deterministic_algorithms(True)
     try:
         with _flags(benchmark=False, deterministic=True):
@@ -162,4 +170,58 @@ def determinism(on: bool, device: torch.device) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(enabled, warn_only=warns)
         if workspace is None:
-            os.environ.pop(WORKSPACE, None)
+            os.environ.pop(CUBLAS_WORKSPACE_VARIABLE, None)
+
+
+# ------------------------------------------------------------------------------------------------
+# How many threads of the CPU a training step is worth.
+#
+# Sharing a sum of a microsecond among threads costs more than it saves, and on a busy machine,
+# where one thread waits for the other to be scheduled, seven times as much as the step itself. The
+# choice follows from the run alone, never from a clock, so that its numbers do not depend on the
+# machine.
+
+
+SMALL_STEP = 1 << 26  # multiplications of a step's forward pass: about ten milliseconds of one core
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_thread_limits: list[int] = []  # threads that runs may use, inside `limit_threads`
+
+
+@contextmanager
+def limit_threads() -> Iterator[None]:
+    """While this lasts, small runs use one thread of those there are; afterwards all is as before.
+
+    Who sets ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS`` has chosen, and nothing is touched.
+    """
+    if any(os.environ.get(name) for name in THREAD_VARIABLES) or torch.get_num_threads() == 1:
+        yield
+        return
+    _thread_limits.append(torch.get_num_threads())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(_thread_limits.pop())
+
+
+def set_threads(learners: Sequence[RunLearner], training: Training, *, mapped: bool) -> None:
+    """Before a task: one thread for runs whose steps are small, all that there are for others."""
+    if not _thread_limits or learners[0].device.type != "cpu":
+        return
+    size = estimate_work(learners[0], training.batch_size) * (len(learners) if mapped else 1)
+    wanted = 1 if size <= SMALL_STEP else _thread_limits[-1]
+    if torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
+
+
+def estimate_work(learner: RunLearner, batch_size: int) -> int:
+    """Multiplications of a forward pass, roughly and rather too many.
+
+    Every parameter counts once for each place of a sample at which it may be used: once where a
+    layer takes the whole sample, at every pixel or joint otherwise.
+    """
+    shape = learner.stream.data.sample_shape
+    whole = any(
+        one.ndim == 2 and one.shape[-1] == math.prod(shape) for one in learner.params.values()
+    )
+    places = 1 if whole or len(shape) == 1 else math.prod(shape) // min(shape)
+    return int(learner.vector.numel()) * batch_size * places

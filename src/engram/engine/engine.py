@@ -1,7 +1,10 @@
-"""From runs to finished stages: group after group, task after task; halves where memory ends."""
+"""From runs to finished stages, task after task: runs that have met the same tasks are trained
+once, and a group that runs out of memory is halved.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,32 +14,28 @@ from typing import Any
 
 import torch
 
-from engram import parallel
-from engram.engine.backend import numerics
-from engram.engine.checkpoints.resume_point import Checkpointer
-from engram.engine.evaluation.evaluate import answers
-from engram.engine.grouping import Grouping, Way
-from engram.engine.groups.prefixes import Prefixes, copy_learner
-from engram.engine.groups.rollback import Rollback
-from engram.engine.history import StageOutcome
+from engram import distributed
+from engram.engine.backend import training_numerics
+from engram.engine.checkpoints import Checkpointer
+from engram.engine.evaluation import evaluate
+from engram.engine.grouping import ExecutionMode, RunGrouping
 from engram.engine.loop import Progress, train_task
-from engram.engine.prologue import PROLOGUE, is_before, pass_on, train_prologue, with_prologue
-from engram.errors import is_memory
-from engram.learner.learner import Learner
-from engram.learner.tree import shapes
+from engram.engine.pretraining import (
+    PRETRAINING_STAGE,
+    add_pretraining_costs,
+    copy_pretraining,
+    needs_pretraining,
+    train_prologue,
+)
+from engram.engine.run_definition import Run
+from engram.errors import is_out_of_memory
+from engram.learner.learner import RunLearner
+from engram.learner.structural_key import ByIdentity, structural_key
+from engram.learner.tensor_tree import tree_map, tree_shapes
+from engram.records.stage_result import StageResult
+from engram.streams.stream import Stream
 
-Resume = Callable[[int, Learner], int]
-
-
-@dataclass
-class FinishedStage:
-    """One finished stage of one run."""
-
-    run: int  # place in the list of runs
-    stage: int
-    outcome: StageOutcome
-    learner: Learner
-    last_of_group: bool = True  # whether all runs trained together have been yielded
+ResumeRun = Callable[[int, RunLearner], int]
 
 
 @dataclass
@@ -44,30 +43,30 @@ class TaskGroup:
     """Runs that are to be trained on one task together, by their places."""
 
     places: list[int]
-    learners: dict[int, Learner]
+    learners: dict[int, RunLearner]
     stage: int
     mapped: bool
 
 
-class Engine(Grouping):
+class Engine(RunGrouping):
     """Trains runs, alone or in lockstep, and yields every finished stage.
 
-    Its parameters, and who trains with whom, are those of `Grouping`.
+    Its parameters, and who trains with whom, are those of `RunGrouping`.
     """
 
     @cached_property
-    def _prefixes(self) -> Prefixes:
-        return Prefixes(self._factory.start)
+    def _prefixes(self) -> SharedPrefixes:
+        return SharedPrefixes(self._factory.start)
 
     def stages(
         self,
         *,
-        resume: Resume | None = None,
+        resume: ResumeRun | None = None,
         progress: Callable[[Sequence[int], int], Progress] | None = None,
         deadline: float | None = None,
         stop_inside: bool = False,
         checkpointer: Checkpointer | None = None,
-    ) -> Iterator[FinishedStage]:
+    ) -> Iterator[StageResult]:
         """Train everything; yields each stage of each run as soon as it is finished.
 
         `resume(place, learner)` may load a checkpoint into a fresh learner and returns the first
@@ -78,8 +77,8 @@ class Engine(Grouping):
         spent: dict[int, float] = {}  # seconds of prologues
         for group in self._tasks(resume, deadline, stop_inside):
             report = progress(group.places, max(group.stage, 0)) if progress else None
-            copies, done = self._copies(group), list[FinishedStage]()
-            work = deque(_by_position(group, list(copies)))
+            copies, done = self._copies(group), list[StageResult]()
+            work = deque(_split_by_position(group, list(copies)))
             stopped = False  # inside the task
             while work:
                 places = work.popleft()
@@ -91,17 +90,17 @@ class Engine(Grouping):
                     "progress": report, "checkpointer": checkpointer, "places": places,
                 }  # fmt: skip
                 try:
-                    with numerics(runs[0].training.precision):
-                        if group.stage == PROLOGUE:
-                            outcomes = train_prologue(runs, learners, **options)
+                    with training_numerics(runs[0].training.precision):
+                        if group.stage == PRETRAINING_STAGE:
+                            results = train_prologue(runs, learners, **options)
                         else:
-                            outcomes = train_task(
+                            results = train_task(
                                 learners, [run.method for run in runs], runs[0].training,
                                 group.stage, features=any(run.features for run in runs),
                                 rates=[run.training.lr for run in runs], **options,
                             )  # fmt: skip
                 except (RuntimeError, MemoryError) as problem:
-                    if len(places) == 1 or not is_memory(problem):
+                    if len(places) == 1 or not is_out_of_memory(problem):
                         raise
                     fits = False
                 if not fits:  # the halves go on alone, once the error holds no memory
@@ -109,44 +108,43 @@ class Engine(Grouping):
                     half = len(places) // 2
                     work.extendleft((places[half:], places[:half]))
                     continue
-                if outcomes is None:
+                if results is None:
                     stopped = True
                     break
-                for place, learner, outcome in zip(places, learners, outcomes, strict=True):
-                    if group.stage == PROLOGUE:
-                        spent[place] = outcome.seconds
+                for place, learner, result in zip(places, learners, results, strict=True):
+                    if group.stage == PRETRAINING_STAGE:
+                        spent[place] = result.seconds
                         for other in copies[place]:
-                            pass_on(learner, group.learners[other])
+                            copy_pretraining(learner, group.learners[other])
                         continue
                     if group.stage == 0:
-                        run, seconds = self.runs[place], spent.pop(place, 0.0)
-                        outcome = with_prologue(run, outcome, seconds)
-                    done.append(FinishedStage(place, group.stage, outcome, learner))
-                    done += self._copied(done[-1], copies[place], group)
-                del before, learners, outcomes
+                        add_pretraining_costs(self.runs[place], result, spent.pop(place, 0.0))
+                    result.run = place
+                    done += [result, *self._copied(result, copies[place], group)]
+                del before, learners, results, result
             yield from self._own_scores(done, {p for many in copies.values() for p in many})
             if stopped:
                 return
             del group, done
 
     def _tasks(
-        self, resume: Resume | None, deadline: float | None, stop_inside: bool
+        self, resume: ResumeRun | None, deadline: float | None, stop_inside: bool
     ) -> Iterator[TaskGroup]:
         """What is to be trained, in order: the tasks of every group of runs."""
 
         def late() -> bool:
             if deadline is None:
                 return False
-            past, ranks = time.monotonic() > deadline, parallel.current()
-            return past if ranks is None else ranks.of_first(past)
+            past, ranks = time.monotonic() > deadline, distributed.current_ranks()
+            return past if ranks is None else ranks.broadcast(past)
 
         for part, ways, learners in self._built(late):
             first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
             for stage, way in ways.items():
                 here = [p for p in part if first[p] <= max(stage, 0) and learners[p].diverged < 0]
-                if stage == PROLOGUE:
-                    here = [p for p in here if is_before(learners[p])]
-                for places in _by_state(here, learners):
+                if stage == PRETRAINING_STAGE:
+                    here = [p for p in here if needs_pretraining(learners[p])]
+                for places in _split_by_state(here, learners):
                     for start in range(0, len(places), way.width):
                         if stop_inside and late():
                             break
@@ -156,7 +154,7 @@ class Engine(Grouping):
 
     def _built(
         self, late: Callable[[], bool]
-    ) -> Iterator[tuple[list[int], dict[int, Way], dict[int, Learner]]]:
+    ) -> Iterator[tuple[list[int], dict[int, ExecutionMode], dict[int, RunLearner]]]:
         """The parts with their learners; one whose learners alone have no room goes in halves."""
         for whole, ways in self.parts():
             waiting = deque([whole])
@@ -165,7 +163,7 @@ class Engine(Grouping):
                 try:
                     learners = {place: self.learner(self.runs[place]) for place in part}
                 except (RuntimeError, MemoryError) as problem:
-                    if len(part) == 1 or not is_memory(problem):
+                    if len(part) == 1 or not is_out_of_memory(problem):
                         raise
                 if learners is None:  # once the error holds no memory
                     half = len(part) // 2
@@ -184,15 +182,12 @@ class Engine(Grouping):
         return self._prefixes.leaders(farthest, self.runs, max(group.stage, 0))
 
     def _copied(
-        self, source: FinishedStage, places: Sequence[int], group: TaskGroup
-    ) -> list[FinishedStage]:
-        """The finished stage of a run for others that have met the same."""
+        self, source: StageResult, places: Sequence[int], group: TaskGroup
+    ) -> list[StageResult]:
+        """The result of a run for others that have met the same; their scores are still its."""
         for place in places:
             copy_learner(source.learner, group.learners[place])
-        return [
-            FinishedStage(place, group.stage, source.outcome, group.learners[place])
-            for place in places
-        ]
+        return [replace(source, run=place, trained=group.learners[place]) for place in places]
 
     def _undo(self, before: Sequence[Rollback]) -> None:
         """Learners as they were before a stage for which memory did not suffice."""
@@ -201,34 +196,38 @@ class Engine(Grouping):
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _own_scores(self, done: list[FinishedStage], copied: set[int]) -> Iterator[FinishedStage]:
+    def _own_scores(self, done: list[StageResult], copied: set[int]) -> Iterator[StageResult]:
         """Copies are evaluated on their own stream, whose tasks stand in another order."""
+        if not done:
+            return  # a prologue has no scores
+        share = sum(one.seconds for one in done if one.run not in copied) / len(done)
         again = [one for one in done if one.run in copied]
+        own: dict[int, StageResult] = {}
         if again:
             methods = [self.runs[one.run].method for one in again]
             features = any(self.runs[one.run].features for one in again)
-            with numerics(self.runs[again[0].run].training.precision):
-                found = answers([one.learner for one in again], methods, features=features)
-            for one, answer in zip(again, found, strict=True):
-                one.outcome = replace(one.outcome, **answer._asdict())
-        if not done:
-            return  # a prologue has no scores
-        share = sum(one.outcome.seconds for one in done if one.run not in copied) / len(done)
+            with training_numerics(self.runs[again[0].run].training.precision):
+                found = evaluate([one.learner for one in again], methods, features=features)
+            own = {one.run: result for one, result in zip(again, found, strict=True)}
         for place, one in enumerate(done):
-            one.outcome = replace(one.outcome, seconds=share)
-            one.last_of_group = place == len(done) - 1
-            yield one
+            result = own.get(one.run, one)
+            # the stream as it was given, with the rows that a prologue has set aside
+            result.run, result.stream = one.run, self.runs[one.run].stream
+            result.losses, result.curve = one.losses, one.curve
+            result.steps, result.seconds = one.steps, share
+            result.last_of_group = place == len(done) - 1
+            yield result
 
 
-def _by_state(places: Sequence[int], learners: dict[int, Learner]) -> list[list[int]]:
+def _split_by_state(places: Sequence[int], learners: dict[int, RunLearner]) -> list[list[int]]:
     """Groups whose method states can be stacked (they always can, unless a resume differs)."""
     found: dict[Any, list[int]] = {}
     for place in places:
-        found.setdefault(shapes(learners[place].state), []).append(place)
+        found.setdefault(tree_shapes(learners[place].state), []).append(place)
     return list(found.values())
 
 
-def _by_position(group: TaskGroup, places: list[int]) -> list[list[int]]:
+def _split_by_position(group: TaskGroup, places: list[int]) -> list[list[int]]:
     """Mapped runs that were interrupted inside the task go on with those that were as far."""
     if not group.mapped:
         return [places]
@@ -237,3 +236,114 @@ def _by_position(group: TaskGroup, places: list[int]) -> list[list[int]]:
         point = group.learners[place].resume_point
         found.setdefault(() if point is None else point.moment, []).append(place)
     return list(found.values())
+
+
+# ------------------------------------------------------------------------------------------------
+# Runs that have seen the same so far are the same run so far: train one, copy it to the others.
+#
+# A run is a pure function of its seed, its method and the tasks it has met. In a study of all
+# orders of five tasks, 120 runs share 5 first tasks, 20 first pairs and 60 first triples, so a good
+# part of the training need not be repeated. Columns belong to classes by their place of
+# introduction, hence the copies are exact, not approximate.
+
+
+class SharedPrefixes:
+    """Tells which runs have met the very same tasks up to a stage.
+
+    Only runs that may train together are compared: of equal networks, data and training, but for
+    its rate.
+    `start` gives what else tells their beginnings apart, the weights.
+    """
+
+    def __init__(self, start: Callable[[Run], Any] = lambda run: None) -> None:
+        self._start = start
+        self._hashes: dict[ByIdentity, list[bytes]] = {}
+        self._methods: dict[ByIdentity, Any] = {}
+
+    def key(self, run: Run, stage: int) -> Any:
+        """Equal keys mean equal learners after `stage`."""
+        method = ByIdentity(run.method)
+        if method not in self._methods:
+            self._methods[method] = structural_key(run.method)
+        met: Any = self._history(run.stream)[stage]
+        if run.method.prologue() is not None:  # it has met something of all tasks
+            met = met, self._history(run.stream)[-1]
+        return met, run.seed, run.training.lr, self._methods[method], self._start(run)
+
+    def _history(self, stream: Stream) -> list[bytes]:
+        """Hash of the first tasks, for every number of them."""
+        key = ByIdentity(stream)
+        if key not in self._hashes:
+            found, so_far = [], hashlib.blake2b()
+            for k, task in enumerate(stream.tasks):
+                parts = (task.train, stream.targets[task.train], task.valid,
+                         stream.targets[task.valid], stream.visible[k],
+                         stream.told[k])  # fmt: skip
+                for part in parts:
+                    so_far.update(str(tuple(part.shape)).encode())
+                    so_far.update(part.cpu().numpy().tobytes())
+                so_far.update((stream.opening == k).numpy().tobytes())
+                found.append(so_far.digest())
+            self._hashes[key] = found
+        return self._hashes[key]
+
+    def leaders(
+        self, places: Sequence[int], runs: Sequence[Run], stage: int
+    ) -> dict[int, list[int]]:
+        """The runs to train, each with those that only copy it."""
+        if len(places) == 1:  # with nobody to compare: a hash of large weights takes seconds
+            return {places[0]: []}
+        first: dict[Any, int] = {}
+        found: dict[int, list[int]] = {}
+        for place in places:
+            leader = first.setdefault(self.key(runs[place], stage), place)
+            found.setdefault(leader, [])
+            if leader != place:
+                found[leader].append(place)
+        return found
+
+
+def copy_learner(source: RunLearner, target: RunLearner) -> None:
+    """Let `target` know all that `source` knows; tensors are shared, since stages replace them."""
+    target.enter(source.stage)
+    for name in ("vector", "free", "exemplars", "values", "diverged", "units"):
+        setattr(target, name, getattr(source, name))
+    for name in ("buffers", "state", "opt"):
+        setattr(target, name, tree_map(lambda leaf: leaf, getattr(source, name)))
+    target.ledger = source.ledger.copy()
+    target.resume_point = None  # if it was interrupted inside the stage, it has finished that now
+
+
+# ------------------------------------------------------------------------------------------------
+# What a stage may change of a learner, put back when the stage is to be begun again.
+
+
+class Rollback:
+    """The learner before a stage; tensors are replaced by stages, never edited."""
+
+    FIELDS = (
+        "vector",
+        "buffers",
+        "free",
+        "opened",
+        "state",
+        "opt",
+        "exemplars",
+        "values",
+        "probes",
+        "stage",
+        "diverged",
+        "units",
+        "resume_point",
+        "before",
+    )
+
+    def __init__(self, learner: RunLearner) -> None:
+        self.learner = learner
+        self.values = {name: getattr(learner, name) for name in self.FIELDS}
+        self.ledger = learner.ledger.copy()
+
+    def restore(self) -> None:
+        for name, value in self.values.items():
+            setattr(self.learner, name, value)
+        self.learner.ledger = self.ledger.copy()

@@ -9,27 +9,25 @@ import torch
 from torch import nn
 
 from engram import keys
-from engram.engine.backend import answering
-from engram.engine.batches.latents import latents_of, need_root
-from engram.engine.prologue import streams_of
-from engram.engine.run import Run
-from engram.learner.features import FeatureFeed
-from engram.learner.feed import Feed
-from engram.learner.layout import Networks
-from engram.learner.learner import Learner
-from engram.learner.likeness import ByIdentity, likeness
-from engram.learner.network import modules_of, settings_of
-from engram.methods.answers import own_networks
-from engram.methods.base import RootFile
+from engram.engine.backend import inference_numerics
+from engram.engine.pretraining import split_stream
+from engram.engine.run_definition import Run
+from engram.engine.stored_values import check_model_root, latent_outline
+from engram.learner.feed import FeatureFeed, Feed
+from engram.learner.learner import RunLearner
+from engram.learner.parameter_layout import Networks, network_modules, network_settings
+from engram.learner.structural_key import ByIdentity, structural_key
+from engram.methods.method import RootFile, check_networks
 from engram.models.adapter import adapt
 from engram.models.build import build
-from engram.models.classifier import Classifier
-from engram.models.frozen import Encoder
-from engram.models.own import is_own_name
-from engram.models.weights import load_root
-from engram.streams.outline import StreamOutline
+from engram.models.classifier import Classifier, Encoder
+from engram.models.pretrained_weights import load_root
+from engram.models.user_networks import is_user_network_name
+from engram.streams.stream_outline import StreamOutline
 
-KEPT = 1 << 28  # bytes of starting weights that are kept for further runs of the same seed
+MOST_KEPT_BYTES = (
+    1 << 28
+)  # bytes of starting weights that are kept for further runs of the same seed
 # below this many multiply-adds a step's cost is overhead, which mapping shares between runs
 TINY_STEP = 3_000_000
 DTYPES = {
@@ -57,14 +55,18 @@ class LearnerFactory:
         self._forms: dict[Any, int] = {}  # a number in place of a form, which is long to compare
         self._starts: dict[Any, bytes] = {}
 
-    def learner(self, run: Run) -> Learner:
+    def learner(self, run: Run) -> RunLearner:
         """A fresh learner for a run."""
         networks = self.networks(run)
         skeleton = self._skeletons.setdefault(self.shape(run), networks)
-        return Learner(
-            networks=skeleton.of_run(networks), stream=streams_of(run)[0], feed=self.feed(run),
-            seed=run.seed, scope=run.scope, reads=run.method.reads,
-        )  # fmt: skip
+        return RunLearner(
+            networks=skeleton.with_weights_of(networks),
+            stream=split_stream(run)[0],
+            feed=self.feed(run),
+            seed=run.seed,
+            scope=run.scope,
+            reads=run.method.reads,
+        )
 
     def feed(self, run: Run) -> Feed:
         """The data of a run's stream on the device."""
@@ -79,7 +81,7 @@ class LearnerFactory:
                 run.stream.data, device=self.device, dtype=DTYPES[run.training.precision],
                 view=run.stream.view, augment=run.training.augment, axes=axes,
             )  # fmt: skip
-            with answering(run.training.precision):
+            with inference_numerics(run.training.precision):
                 self._feeds[key] = made if frozen is None else FeatureFeed(made, frozen)
         return self._feeds[key]
 
@@ -124,31 +126,37 @@ class LearnerFactory:
         """What decides the networks of a run besides its seed."""
         key = ByIdentity(run)
         if key not in self._kinds:
-            self._kinds[key] = self._decisive(run)
+            self._kinds[key] = self._network_key(run)
         return self._kinds[key]
 
     @staticmethod
-    def _decisive(run: Run) -> Any:
+    def _network_key(run: Run) -> Any:
         name = run.model.get("name") if isinstance(run.model, Mapping) else run.model
         # what a function of the user's own makes may differ from seed to seed in more than weights
-        ours = isinstance(name, str) and not is_own_name(name)
+        ours = isinstance(name, str) and not is_user_network_name(name)
         made = None if ours or isinstance(name, nn.Module) else run.seed
         return (
-            _same_model(run.model), made,
-            likeness(run.method.head), len(run.stream.order), run.loss, run.training.precision,
-            ByIdentity(run.stream.data), _of_the_method(run), _root_file(run),
+            _model_key(run.model),
+            made,
+            structural_key(run.method.head),
+            len(run.stream.order),
+            run.loss,
+            run.training.precision,
+            ByIdentity(run.stream.data),
+            _method_key(run),
+            _root_file(run),
             run.training.batch_size,
-        )  # fmt: skip
+        )
 
     def _make_room(self) -> None:
         """Forget weights that were not asked for lately: thousands of runs begin with their own."""
-        while self._kept > KEPT and len(self._weights) > 1:
+        while self._kept > MOST_KEPT_BYTES and len(self._weights) > 1:
             self._kept -= self._weights.pop(next(iter(self._weights))).nbytes
 
     @staticmethod
     def _need_root(run: Run, networks: Networks) -> None:
         known: Any = networks.train.get_submodule("net")
-        need_root(run.method, len(run.stream), known)
+        check_model_root(run.method, len(run.stream), known)
 
     def _build(self, run: Run) -> Networks:
         shape = run.stream.data.sample_shape
@@ -156,18 +164,20 @@ class LearnerFactory:
             run.model, sample_shape=shape, classes=len(run.stream.order), seed=run.seed,
             head=run.method.head,
         )  # fmt: skip
-        need_root(run.method, len(run.stream), net)
+        check_model_root(run.method, len(run.stream), net)
         asked = run.method.prologue()
         if isinstance(asked, RootFile) and not run.begun:
             load_root(net, asked.path, asked.sha256)
         with torch.random.fork_rng(devices=[]):  # a method's own networks follow the seed, too
             key_of_run = keys.fold(run.seed, "networks")
             torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
-            own = own_networks(run.method, run.method.networks(_outline(run, net)))
-        further = {name: adapt(module) for name, module in modules_of(own).items()}
-        networks = Networks({"net": net, **further}, run.loss, settings_of(own))
+            own = check_networks(run.method, run.method.networks(_outline(run, net)))
+        further = {name: adapt(module) for name, module in network_modules(own).items()}
+        networks = Networks({"net": net, **further}, run.loss, network_settings(own))
         fused = self.fused and networks.fusable
-        last = self.channels_last and (self.device.type == "cuda" or _pays(run, networks))
+        last = self.channels_last and (
+            self.device.type == "cuda" or _channels_last_pays(run, networks)
+        )
         return networks.to(
             self.device, DTYPES[run.training.precision], fused=fused,
             channels_last=(last or fused) and len(shape) == 3,
@@ -179,24 +189,24 @@ class LearnerFactory:
         return self._forms[self._kind(run)], run.loss, run.training.precision
 
 
-def _same_model(model: Any) -> Any:
+def _model_key(model: Any) -> Any:
     """What equal models share: names and options by value, objects by themselves."""
     if isinstance(model, Mapping) and not isinstance(model.get("name"), str):
         rest = {key: value for key, value in model.items() if key != "name"}
-        return ByIdentity(model.get("name")), likeness(rest)
+        return ByIdentity(model.get("name")), structural_key(rest)
     if isinstance(model, Mapping):
-        return likeness(dict(model))
-    return likeness(model) if isinstance(model, str) else ByIdentity(model)
+        return structural_key(dict(model))
+    return structural_key(model) if isinstance(model, str) else ByIdentity(model)
 
 
 def _outline(run: Run, net: Classifier) -> StreamOutline:
     """What the further networks of a method may follow from."""
     outline = StreamOutline.of(run.stream)
     if net.frozen is not None:
-        outline = outline.seen_as((net.frozen.width,))
+        outline = outline.with_input_shape((net.frozen.width,))
     if not run.method.implements("networks"):
         return outline
-    return outline.beside(net.features, latents_of(net, outline.data.sample_shape))
+    return outline.beside(net.features, latent_outline(net, outline.data.sample_shape))
 
 
 def _root_file(run: Run) -> RootFile | None:
@@ -204,22 +214,22 @@ def _root_file(run: Run) -> RootFile | None:
     return asked if isinstance(asked, RootFile) else None
 
 
-def _of_the_method(run: Run) -> Any:
+def _method_key(run: Run) -> Any:
     """What decides the further networks of a method: nothing, or the method and its stream."""
     if not run.method.implements("networks"):
         return None
-    return likeness(run.method), run.stream.fingerprint()
+    return structural_key(run.method), run.stream.fingerprint()
 
 
-def tiny(run: Run, networks: Networks) -> bool:
+def has_tiny_steps(run: Run, networks: Networks) -> bool:
     """Whether a training step is so small that several runs on the CPU are better mapped."""
     return len(networks.layout) * (run.training.batch_size or 256) < TINY_STEP
 
 
-def _pays(run: Run, networks: Networks) -> bool:
+def _channels_last_pays(run: Run, networks: Networks) -> bool:
     """Whether images with the channels last pay on the CPU.
 
     Not in float64, which oneDNN leaves to slower code, and not for tiny runs: several of them are
     mapped, and one alone must come out the same.
     """
-    return run.training.precision != "float64" and not tiny(run, networks)
+    return run.training.precision != "float64" and not has_tiny_steps(run, networks)

@@ -10,29 +10,29 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from engram.engine.backend import device_of
-from engram.engine.factory import LearnerFactory, tiny
-from engram.engine.groups.hyperparameters import varying
-from engram.engine.prologue import PROLOGUE, prologue_before, prologue_of
-from engram.engine.run import Run
-from engram.engine.trainers.tracing import need_compiler
-from engram.errors import bad, whole
-from engram.learner.layout import Networks
-from engram.learner.learner import Learner
-from engram.learner.likeness import ByIdentity, likeness
-from engram.methods.base import Method
+from engram.engine.backend import resolve_device
+from engram.engine.factory import LearnerFactory, has_tiny_steps
+from engram.engine.hyperparameters import varying_values
+from engram.engine.pretraining import PRETRAINING_STAGE, declared_pretraining, pending_pretraining
+from engram.engine.run_definition import Run
+from engram.engine.trainers.compiled import check_compiler
+from engram.errors import bad, check_int
+from engram.learner.learner import RunLearner
+from engram.learner.parameter_layout import Networks
+from engram.learner.structural_key import ByIdentity, structural_key
+from engram.methods.method import Method
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class Way(NamedTuple):
+class ExecutionMode(NamedTuple):
     """How runs go through a task."""
 
     mapped: bool
     width: int  # how many at once: several in lockstep, else one after the other
 
 
-class Grouping:
+class RunGrouping:
     """Decides which runs train in lockstep; equal networks and data of theirs are made once.
 
     Parameters
@@ -64,14 +64,14 @@ class Grouping:
         if not runs:
             raise bad("runs", "at least one run", "none")
         self.runs = list(runs)
-        self.device = device_of(device)
+        self.device = resolve_device(device)
         self.together = together
         self.capture = self.device.type == "cuda" if capture is None else capture
         self.compile = compile
         self.kind = plan_for or self.device.type
         if compile and not plan_for:
-            need_compiler(self.device)
-        self.group_size = whole("group_size", group_size)
+            check_compiler(self.device)
+        self.group_size = check_int("group_size", group_size)
         # runs that train unmapped convolve fastest so; a mapped convolution wants images as usual
         self._factory = LearnerFactory(
             self.device, channels_last=not together and not compile,
@@ -84,7 +84,7 @@ class Grouping:
         """The networks of a run, as they begin."""
         return self._factory.networks(run)
 
-    def learner(self, run: Run) -> Learner:
+    def learner(self, run: Run) -> RunLearner:
         """A fresh learner for a run."""
         return self._factory.learner(run)
 
@@ -92,35 +92,38 @@ class Grouping:
         """Places of runs that train together."""
         return [list(group) for group in self._groups]
 
-    def kin(self, run: Run) -> Any:
+    def compatibility_key(self, run: Run) -> Any:
         """What runs must have in common to train together; complains of one that cannot train."""
         key = ByIdentity(run)
         if key not in self._kin:
             self._kin[key] = (
-                self._factory.shape(run), _settings(run, self._factory.skeleton(run)), run.scope,
+                self._factory.shape(run),
+                _shared_settings(run, self._factory.skeleton(run)),
+                run.scope,
                 len(run.stream),
-                ByIdentity(self._factory.feed(run)), len(run.stream.order),
+                ByIdentity(self._factory.feed(run)),
+                len(run.stream.order),
                 self._of_method(run),
-            )  # fmt: skip
+            )
         return self._kin[key]
 
     def _of_method(self, run: Run) -> Any:
         key = ByIdentity(run.method), len(run.stream)
         if key not in self._declared:
-            self._declared[key] = _declared(run.method, len(run.stream))
+            self._declared[key] = _method_declarations(run.method, len(run.stream))
         return self._declared[key]
 
     @cached_property  # needed more than once, and thousands of runs are compared
     def _groups(self) -> list[list[int]]:
         found: dict[Any, list[list[int]]] = {}
         for place, run in enumerate(self.runs):
-            for group in found.setdefault(self.kin(run), []):
+            for group in found.setdefault(self.compatibility_key(run), []):
                 fits = not self.group_size or len(group) < self.group_size
-                if fits and varying([self.runs[group[0]].method, run.method]) is not None:
+                if fits and varying_values([self.runs[group[0]].method, run.method]) is not None:
                     group.append(place)
                     break
             else:
-                found[self.kin(run)].append([place])
+                found[self.compatibility_key(run)].append([place])
         return [group for groups in found.values() for group in groups]
 
     def maps(self, group: Sequence[int]) -> bool:
@@ -140,7 +143,7 @@ class Grouping:
             return True
         return self._tiny(group)
 
-    def apart(self, group: Sequence[int], stage: int = PROLOGUE) -> bool:
+    def apart(self, group: Sequence[int], stage: int = PRETRAINING_STAGE) -> bool:
         """Whether mapped runs go one by one all the same, in the prologue or in a task.
 
         Mapped convolutions become grouped ones, which CUDA does more slowly than one after the
@@ -156,7 +159,7 @@ class Grouping:
     def _convolves(self, group: Sequence[int], stage: int) -> bool:
         run = self.runs[group[0]]
         networks = self._factory.skeleton(run)
-        latent = stage != PROLOGUE and run.method.replay(stage).latent
+        latent = stage != PRETRAINING_STAGE and run.method.replay(stage).latent
         root = networks.root_prefixes if latent else ()
         return any(
             isinstance(one, CONVOLUTIONS) and not f"{name}.".startswith(root)
@@ -169,60 +172,62 @@ class Grouping:
         fused = self.kind == "cuda" and self._factory.skeleton(run).fusable
         return self.compile and not (fused and self._convolves(group, stage))
 
-    def _ways(self, group: Sequence[int]) -> dict[int, Way]:
+    def _execution_modes(self, group: Sequence[int]) -> dict[int, ExecutionMode]:
         """For each task of a group: whether runs are mapped, and how many go on at once."""
         run, maps = self.runs[group[0]], self.maps(group)
-        first = 0 if prologue_before(run) is None else PROLOGUE
+        first = 0 if pending_pretraining(run) is None else PRETRAINING_STAGE
         found = {}
         for stage in range(first, len(run.stream)):
             if maps and not self.apart(group, stage):
-                found[stage] = Way(True, len(group))
+                found[stage] = ExecutionMode(True, len(group))
             elif maps and self._compiles_alone(group, stage):
-                found[stage] = Way(True, 1)
+                found[stage] = ExecutionMode(True, 1)
             else:  # a single run gains nothing else from being mapped
-                found[stage] = Way(False, 1)
+                found[stage] = ExecutionMode(False, 1)
         return found
 
     def lockstep(self, group: Sequence[int]) -> bool:
         """Whether several runs of a group train at once, in some task at least."""
-        return any(way.mapped and way.width > 1 for way in self._ways(group).values())
+        return any(way.mapped and way.width > 1 for way in self._execution_modes(group).values())
 
     def _tiny(self, group: Sequence[int]) -> bool:
         run = self.runs[group[0]]
-        return tiny(run, self._factory.skeleton(run))
+        return has_tiny_steps(run, self._factory.skeleton(run))
 
     def parameters(self, run: Run) -> int:
         """How many numbers a run trains."""
         return len(self._factory.skeleton(run).layout)
 
-    def parts(self) -> Iterator[tuple[list[int], dict[int, Way]]]:
+    def parts(self) -> Iterator[tuple[list[int], dict[int, ExecutionMode]]]:
         """Places of runs that go together, and in which way in each task.
 
         The prologue is task -1. In a task in which runs are not mapped, each goes for itself.
         """
         for group in self.groups():
-            ways = self._ways(group)
+            ways = self._execution_modes(group)
             width = max(way.width for way in ways.values())
             for start in range(0, len(group), width):
                 yield group[start : start + width], ways
 
 
-def _declared(method: Method, tasks: int) -> Any:
+def _method_declarations(method: Method, tasks: int) -> Any:
     """What a method says before it trains; floats that differ may decide it."""
     stages = range(tasks)
     replays, phases = [method.replay(k) for k in stages], [method.phases(k) for k in stages]
     # the host fills memories run by run; only a reservoir on the device must have one size for all
     budget = method.memory_budget if any(one.renew == "step" for one in replays) else None
-    before = prologue_of(method)
+    before = declared_pretraining(method)
     rhythm = before and (before.iterations, before.batch_size, before.lr)
-    return likeness((method.reads, budget, replays, phases, rhythm))
+    return structural_key((method.reads, budget, replays, phases, rhythm))
 
 
-def _settings(run: Run, networks: Networks) -> Any:
+def _shared_settings(run: Run, networks: Networks) -> Any:
     """The settings that runs must share: learning rates may differ, unless others depend on them.
 
     A further network has a multiple of the rate, and a prologue may have the rate itself.
     """
-    depends = prologue_of(run.method) is not None or any(n.lr for n in networks.settings.values())
+    depends = declared_pretraining(run.method) is not None or any(
+        n.lr for n in networks.settings.values()
+    )
     own = vars(run.training)
     return tuple(value for name, value in own.items() if depends or name != "lr")

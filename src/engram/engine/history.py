@@ -1,37 +1,23 @@
-"""What training gives besides weights: losses, curves, steps; the outcome of a stage."""
+"""What training gives besides weights: losses, curves, steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.checkpoints.resume_point import ResumePoint
-from engram.engine.evaluation.evaluate import Answer, answers_are_sound
-from engram.engine.trainers.base import Trainer
-from engram.learner.learner import Learner
+from engram.engine.checkpoints import ResumePoint
+from engram.engine.evaluation import learner_scores_are_sound
+from engram.engine.trainers.trainer import Trainer
+from engram.records.stage_result import StageResult
 
 LOGS_PER_STAGE = 20
 
 Losses = list[tuple[int, dict[str, float]]]  # (step, mean of every term since the last entry)
 Curves = list[tuple[int, list[np.ndarray]]]  # (step, scores [items, C] of each run)
-
-
-@dataclass
-class StageOutcome:
-    """What one stage of one learner gave."""
-
-    scores: np.ndarray  # [items, C] single precision
-    losses: Losses = field(default_factory=list)
-    curve: list[tuple[int, np.ndarray]] = field(default_factory=list)  # evaluate_every
-    seconds: float = 0.0
-    steps: int = 0
-    features: Tensor | None = None  # [items, F] of the test items, where a probe needs them
-    held: np.ndarray | None = None  # [items, C] of validation items, where there are any
 
 
 class PhaseLog:
@@ -88,7 +74,7 @@ class PhaseLog:
             for done, since, terms in self.sums
         ]
         numbers = {"steps": int(self.steps[run]), "since": int(self.since[run])}
-        return {"done": self.done, "sums": sums, **numbers}, curve_of_run(self.curve, run)
+        return {"done": self.done, "sums": sums, **numbers}, unstack_curve(self.curve, run)
 
     def load_state_dict(self, facts: Sequence[dict[str, Any]], curves: Sequence[Any]) -> None:
         """The reverse of `state_dict`, for all runs."""
@@ -99,7 +85,7 @@ class PhaseLog:
             own = [one["sums"][place] for one in facts]
             terms = {k: torch.tensor([e[2][k] for e in own], dtype=torch.float64) for k in names}
             self.sums.append((done, np.array([entry[1] for entry in own]), terms))
-        self.curve = curves_of_runs(curves)
+        self.curve = stack_curves(curves)
 
 
 class History:
@@ -118,12 +104,12 @@ class History:
             earlier = [one.facts["earlier"] for one in points]
             self.losses = [[(step, terms) for step, terms in one["losses"]] for one in earlier]
             self.steps, self._before = [one["steps"] for one in earlier], earlier[0]["before"]
-            self.curve = curves_of_runs([one.tensors["earlier"] for one in points])
+            self.curve = stack_curves([one.tensors["earlier"] for one in points])
 
     def state_dict(self, run: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a run's earlier phases gave, as plain values and tensors."""
         facts = {"losses": self.losses[run], "steps": self.steps[run], "before": self._before}
-        return facts, curve_of_run(self.curve, run)
+        return facts, unstack_curve(self.curve, run)
 
     def add(self, log: PhaseLog) -> None:
         """Append what a phase gave; its steps go on where those of the one before ended."""
@@ -134,28 +120,25 @@ class History:
         self.steps = [done + int(more) for done, more in zip(self.steps, log.steps, strict=True)]
         self._before += log.done
 
-    def outcomes(
-        self, learners: Sequence[Learner], answers: Sequence[Answer], seconds: float
-    ) -> list[StageOutcome]:
-        """What the stage gave to each run; a curve without scores that are none."""
-        found = []
-        for run, (learner, answer) in enumerate(zip(learners, answers, strict=True)):
+    def complete(self, results: Sequence[StageResult], seconds: float) -> None:
+        """Add to the results of the runs what training gave; curves without scores that are none.
+
+        `seconds` is each run's share.
+        """
+        for run, result in enumerate(results):
             curve = [(step, scores[run]) for step, scores in self.curve]
-            sound = [one for one in curve if answers_are_sound(learner, one[1])]
-            losses, steps = self.losses[run], self.steps[run]
-            found.append(
-                StageOutcome(
-                    answer.scores, losses, sound, seconds, steps, answer.features, answer.held
-                )
-            )
-        return found
+            result.curve = [
+                one for one in curve if learner_scores_are_sound(result.learner, one[1])
+            ]
+            result.losses, result.steps = self.losses[run], self.steps[run]
+            result.seconds = seconds
 
 
-def curve_of_run(curves: Curves, run: int) -> dict[str, Any]:
+def unstack_curve(curves: Curves, run: int) -> dict[str, Any]:
     """One run's curve as a tree of tensors."""
     return {str(step): torch.as_tensor(scores[run]) for step, scores in curves}
 
 
-def curves_of_runs(trees: Sequence[dict[str, Any]]) -> Curves:
-    """The reverse of `curve_of_run`, for all runs."""
+def stack_curves(trees: Sequence[dict[str, Any]]) -> Curves:
+    """The reverse of `unstack_curve`, for all runs."""
     return [(int(step), [tree[step].numpy() for tree in trees]) for step in trees[0]]

@@ -12,45 +12,49 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from engram.engine import threads
-from engram.engine.batches.latents import encode, hold_root
-from engram.engine.batches.sources import build_sampler, check_budget
-from engram.engine.checkpoints.resume_point import Checkpointer, ResumePoint, StepSlices, restore
-from engram.engine.checkpoints.shared import agree
-from engram.engine.evaluation.divergence import mark_diverged
-from engram.engine.evaluation.evaluate import (
-    answers,
-    answers_are_sound,
+from engram.distributed import LostRank
+from engram.engine import backend, host_verbs
+from engram.engine.checkpoints import (
+    Checkpointer,
+    ResumePoint,
+    StepSlices,
+    restore_phase,
+    synchronise_ranks,
+)
+from engram.engine.evaluation import (
     count_scored,
     evaluate,
+    learner_scores_are_sound,
+    mark_diverged,
+    score_test_items,
     validate,
 )
-from engram.engine.groups import host_verbs
-from engram.engine.history import History, PhaseLog, StageOutcome
-from engram.engine.lr_scheduler import BestEpoch, Schedule
-from engram.engine.optim import optimizer_of
-from engram.engine.phases import between_phases, phases_of, prepared
-from engram.engine.run import check_validation
+from engram.engine.history import History, PhaseLog
+from engram.engine.optim import BestEpoch, Schedule, make_optimizer
+from engram.engine.phases import call_between, list_phases, prepare_phase
+from engram.engine.run_definition import check_validation
+from engram.engine.sampler import build_sampler, check_budget
+from engram.engine.stored_values import encode_latents, freeze_root
 from engram.engine.trainers import make_trainer
 from engram.engine.training import Training
-from engram.learner import warm
-from engram.learner.learner import Learner
-from engram.learner.tree import tree_map
-from engram.methods.base import Method, Phase
-from engram.parallel import LostRank
+from engram.learner import torch_startup
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import tree_map
+from engram.methods.method import Method, Phase
+from engram.records.stage_result import StageResult
 
 Progress = Callable[[int, int], None]
 
 
 def train_task(
-    learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int, *,
+    learners: Sequence[RunLearner], methods: Sequence[Method], training: Training, stage: int, *,
     mapped: bool, capture: bool = False, compile: bool = False, progress: Progress | None = None,
     features: bool = False, checkpointer: Checkpointer | None = None, places: Sequence[int] = (),
     rates: Sequence[float] = (), keeps_end: bool = False,
-) -> list[StageOutcome] | None:  # fmt: skip
+) -> list[StageResult] | None:  # fmt: skip
     """Train all learners on task `stage` and evaluate them on every task.
 
-    Learners that were interrupted inside the task (`Learner.resume_point`) go on there. `places`
+    Learners that were interrupted inside the task (`RunLearner.resume_point`) go on there. `places`
     are the numbers of the runs, by which a `checkpointer` knows them; `rates` their learning rates,
     where they differ from that of `training`. `keeps_end` saves the last step, too. None if the
     `checkpointer` ends the training inside the task.
@@ -64,24 +68,24 @@ def train_task(
         return checkpointer.stops
 
     points = [one.resume_point for one in learners if one.resume_point is not None]
-    threads.settle(learners, training, mapped=mapped)
-    (warm.mapped if mapped else warm.plain)(learners[0].device)
-    clock = warm.Stopwatch(points[0].facts["seconds"] if points else 0.0)
+    backend.set_threads(learners, training, mapped=mapped)
+    (torch_startup.warm_up_mapped if mapped else torch_startup.warm_up)(learners[0].device)
+    clock = torch_startup.Stopwatch(points[0].facts["seconds"] if points else 0.0)
     open_task(learners, methods, training, stage, mapped=mapped, resumed=bool(points))
     history = History([one.before for one in learners], points)
-    encode(learners, methods[0], stage)
-    for number, phase in phases_of(methods[0], stage, points):
+    encode_latents(learners, methods[0], stage)
+    for number, phase in list_phases(methods[0], stage, points):
         resumed = bool(points) and number == points[0].position[0]
         if number and not resumed:
-            between_phases(learners, methods, phase)
-        with prepared(learners, training, phase, number, resumed) as (settings, free):
+            call_between(learners, methods, phase)
+        with prepare_phase(learners, training, phase, number, resumed) as (settings, free):
             now = PhaseTraining(
                 learners, methods, settings, phase, number, mapped=mapped, capture=capture,
                 compile=compile, progress=progress, rates=rates,
             )  # fmt: skip
             slices = StepSlices(now, history, clock, free, checkpointer, keeps_end)
             if resumed:
-                restore(now, points)
+                restore_phase(now, points)
             for epoch in now.epochs():
                 now.load(epoch)
                 for start, stop in now.stretches(slices):
@@ -100,18 +104,19 @@ def train_task(
             now.close()
         history.add(now.log)
     finish_task(learners, methods)
-    agree(learners)
-    found = answers(learners, methods, features=features)
+    synchronise_ranks(learners)
+    results = evaluate(learners, methods, features=features)
     count_scored(learners, held=True)
-    for learner, answer in zip(learners, found, strict=True):
-        if learner.diverged < 0 and not answers_are_sound(learner, answer.scores):
+    for learner, result in zip(learners, results, strict=True):
+        if learner.diverged < 0 and not learner_scores_are_sound(learner, result.scores):
             learner.diverged = stage
         learner.before = []
-    return history.outcomes(learners, found, clock.seconds / len(learners))
+    history.complete(results, clock.seconds / len(learners))
+    return results
 
 
 def open_task(
-    learners: Sequence[Learner], methods: Sequence[Method], training: Training, stage: int, *,
+    learners: Sequence[RunLearner], methods: Sequence[Method], training: Training, stage: int, *,
     mapped: bool = False, resumed: bool = False,
 ) -> None:  # fmt: skip
     """Open the task's classes, let methods start, renew the optimiser.
@@ -127,9 +132,9 @@ def open_task(
         for learner, vector in zip(learners, vectors, strict=True):
             learner.open_classes(stage)
             learner.vector = vector
-            hold_root(learner, methods[0], stage)
-        host_verbs.with_values(learners, methods, "start")
-        optimizer = optimizer_of(training, learners[0].networks)
+            freeze_root(learner, methods[0], stage)
+        host_verbs.call_for_all_with_values(learners, methods, "start")
+        optimizer = make_optimizer(training, learners[0].networks)
         fresh = optimizer.fresh(learners[0].vector)
         for learner in learners:
             if training.optim_reset or not learner.opt:
@@ -144,7 +149,7 @@ class PhaseTraining:
     """What one phase of a task is trained with: a sampler, a trainer, a schedule, a log."""
 
     def __init__(
-        self, learners: Sequence[Learner], methods: Sequence[Method], training: Training,
+        self, learners: Sequence[RunLearner], methods: Sequence[Method], training: Training,
         phase: Phase, number: int, *, mapped: bool, capture: bool = False, compile: bool = False,
         progress: Progress | None = None, rates: Sequence[float] = (),
     ) -> None:  # fmt: skip
@@ -164,6 +169,7 @@ class PhaseTraining:
         steps = self.iterations or self._epochs * self.sampler.steps_per_epoch
         self.log = PhaseLog(len(learners), steps)
         self.live = np.ones((len(learners), 0), dtype=bool)  # [R, S] who takes which step
+        self._present = self.live  # [R, S] who has rows at which step
         self.start = (0, 0)  # epoch, and step of it, at which to begin
         self._loaded = False
 
@@ -181,11 +187,12 @@ class PhaseTraining:
         """Hand the rows of an epoch to the trainer."""
         rows = self.sampler(epoch)
         if self._loaded and self.sampler.fixed:
-            self.trainer.rekey(rows.key)
+            self.trainer.reseed(rows.key)
         else:
             self.trainer.load(rows, self.sampler.fixed)
+            self._present = rows.live
         self._loaded = True
-        self.live = rows.live & self.schedule.active[:, None]
+        self.live = self._present & self.schedule.active[:, None]
 
     def stretches(self, slices: StepSlices) -> Iterator[tuple[int, int]]:
         """(start, stop) of the epoch's steps, cut where a curve or a checkpoint may be due."""
@@ -206,7 +213,7 @@ class PhaseTraining:
             return
         if curve:
             self.trainer.write_back()
-            self.log.curve.append((done, evaluate(self.learners, self.methods)))
+            self.log.curve.append((done, score_test_items(self.learners, self.methods)))
             count_scored(self.learners, held=False)
         if self.log.due:
             self.log.record(self.trainer)
@@ -238,12 +245,14 @@ class PhaseTraining:
                 one.values = self.trainer.remembered(r, len(one.exemplars))
 
 
-def finish_task(learners: Sequence[Learner], methods: Sequence[Method]) -> None:
+def finish_task(learners: Sequence[RunLearner], methods: Sequence[Method]) -> None:
     """Let methods finish."""
     for one in learners:
         one.latents = {}
     alive = [i for i, one in enumerate(learners) if one.diverged < 0]
-    host_verbs.with_values([learners[i] for i in alive], [methods[i] for i in alive], "finish")
+    host_verbs.call_for_all_with_values(
+        [learners[i] for i in alive], [methods[i] for i in alive], "finish"
+    )
     for learner, method in zip(learners, methods, strict=True):
         check_budget(learner, method)
         learner.resume_point = None

@@ -1,4 +1,5 @@
-"""Optimisers on the one vector, for one run [P] or several [R, P], in place.
+"""Optimisers on the one vector, in place, for one run [P] or several [R, P]; learning rate
+schedules, early stopping and best epochs.
 
 torch.optim refuses a learning rate per run, so the update is ours. Where every run has the same
 rate and step count, torch's fused kernel does the same arithmetic in one pass.
@@ -6,9 +7,11 @@ rate and step count, torch's fused kernel does the same arithmetic in one pass.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
@@ -16,11 +19,13 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from engram.engine.training import Training
-from engram.learner.layout import Networks
+from engram.learner.learner import RunLearner
+from engram.learner.parameter_layout import Networks
+from engram.learner.tensor_tree import tree_map
 
 EPS = 1e-8
-PARTS = ("m", "v")  # of an optimiser's state, with one number per parameter
-Opt = dict[str, Any]
+MOMENTS = ("m", "v")  # of an optimiser's state, with one number per parameter
+OptimizerState = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,14 +41,14 @@ class Optimizer:
     def of(cls, training: Training) -> Optimizer:
         return cls(training.optimizer, training.momentum, training.betas, training.weight_decay)
 
-    def fresh(self, vector: Tensor) -> Opt:
+    def fresh(self, vector: Tensor) -> OptimizerState:
         """The state before the first step."""
         steps = torch.zeros(vector.shape[:-1], dtype=torch.float32, device=vector.device)
         if self.kind == "sgd":
             return {"m": torch.zeros_like(vector), "t": steps}
         return {"m": torch.zeros_like(vector), "v": torch.zeros_like(vector), "t": steps}
 
-    def moves_still(self, reset: bool) -> bool:
+    def moves_without_gradient(self, reset: bool) -> bool:
         """Whether an entry without gradient may still move: by decay, or by old momentum."""
         return self.decay > 0 or not reset
 
@@ -86,7 +91,12 @@ class Optimizer:
         return torch.stack([lr / first, second.rsqrt()]).to(lr.dtype)
 
     def update_(
-        self, vector: Tensor, grad: Tensor, opt: Opt, lr: Tensor, scales: Tensor | None = None
+        self,
+        vector: Tensor,
+        grad: Tensor,
+        opt: OptimizerState,
+        lr: Tensor,
+        scales: Tensor | None = None,
     ) -> None:
         """The same step written out, for learning rates and step counts that differ per run.
 
@@ -114,19 +124,19 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class PartitionedOptimizer:
     """Several optimisers, each on its slice of the vector with its own multiple of the rate."""
 
     parts: tuple[tuple[slice, float, Optimizer], ...]
 
-    def fresh(self, vector: Tensor) -> Opt:
+    def fresh(self, vector: Tensor) -> OptimizerState:
         """The state before the first step."""
         states = [one.fresh(vector) for _, _, one in self.parts]
         return max(states, key=len)  # one for all, with a second moment if any part has one
 
-    def moves_still(self, reset: bool) -> bool:
+    def moves_without_gradient(self, reset: bool) -> bool:
         """Whether an entry without gradient may still move."""
-        return any(one.moves_still(reset) for _, _, one in self.parts)
+        return any(one.moves_without_gradient(reset) for _, _, one in self.parts)
 
     def powers(self, t: Tensor) -> Tensor:
         """As `Optimizer.powers`: the betas are those of all."""
@@ -147,18 +157,23 @@ class Grouped:
         self.update_(vector, grad, opt, rate)
 
     def update_(
-        self, vector: Tensor, grad: Tensor, opt: Opt, lr: Tensor, scales: Tensor | None = None
+        self,
+        vector: Tensor,
+        grad: Tensor,
+        opt: OptimizerState,
+        lr: Tensor,
+        scales: Tensor | None = None,
     ) -> None:
         """As `Optimizer.update_`, slice by slice; the steps are counted once."""
         for place, factor, one in self.parts:
-            own = {name: opt[name][..., place] for name in PARTS if name in opt}
+            own = {name: opt[name][..., place] for name in MOMENTS if name in opt}
             own["t"] = opt["t"].clone()
             mine = None if scales is None else torch.stack([scales[0] * factor, scales[1]])
             one.update_(vector[..., place], grad[..., place], own, lr * factor, mine)
         opt["t"].add_(1)
 
 
-def optimizer_of(training: Training, networks: Networks) -> Optimizer | Grouped:
+def make_optimizer(training: Training, networks: Networks) -> Optimizer | PartitionedOptimizer:
     """The recipe's optimiser, or one with parts where a further network has its own."""
     usual, parts, start = Optimizer.of(training), [], 0
     for name, settings in networks.settings.items():
@@ -172,4 +187,84 @@ def optimizer_of(training: Training, networks: Networks) -> Optimizer | Grouped:
     if not parts:
         return usual
     parts.append((slice(start, len(networks.layout)), 1.0, usual))
-    return Grouped(tuple(part for part in parts if part[0].start < part[0].stop))
+    return PartitionedOptimizer(tuple(part for part in parts if part[0].start < part[0].stop))
+
+
+# ------------------------------------------------------------------------------------------------
+# Learning rates, early stopping and best epochs of R runs, decided on the host once per epoch.
+
+
+class Schedule:
+    """What happens between epochs; the same arithmetic for one run or many.
+
+    Plateau and stopping may watch different numbers: the rate follows the validation loss or the
+    score by which the stream is judged, stopping and the best epoch follow that score.
+    """
+
+    def __init__(self, training: Training, runs: int, rates: np.ndarray | None = None) -> None:
+        self.training = training
+        self.lr = np.full(runs, training.lr) if rates is None else np.array(rates, dtype=float)
+        self.active = np.ones(runs, dtype=bool)
+        self.improved = np.zeros(runs, dtype=bool)
+        self._plateau_best = np.full(runs, -np.inf)
+        self._bad = np.zeros(runs, dtype=int)
+        self._best = np.full(runs, -np.inf)
+        self._idle = np.zeros(runs, dtype=int)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that changes, by name; to be written into, when a run goes on."""
+        names = ("lr", "active", "improved", "_plateau_best", "_bad", "_best", "_idle")
+        return {name: getattr(self, name) for name in names}
+
+    def after_epoch(self, epoch: int, watched: dict[str, np.ndarray]) -> None:
+        """Take the validation numbers [R] of this epoch into account."""
+        t = self.training
+        if t.schedule == "step" and epoch + 1 in t.milestones:
+            self.lr = self.lr * t.factor
+        if t.schedule == "plateau":
+            self._plateau(watched)
+        if t.patience or t.restore_best:
+            score = watched["score"]
+            gain = (score > self._best) & self.active
+            self.improved = (score >= self._best) & self.active  # of equal epochs the last is best
+            self._best = np.where(gain, score, self._best)
+            self._idle = np.where(gain, 0, self._idle + 1)
+        if t.patience:
+            self.active &= self._idle < t.patience
+        if t.min_lr:  # 1.0 * 0.1 * 0.1 is a little more than 0.01, and 0.3 * 0.1 a little less
+            self.active &= self.lr > t.min_lr * (1 - 1e-9)
+
+    def _plateau(self, watched: dict[str, np.ndarray]) -> None:
+        t = self.training
+        score = -watched["loss"] if t.plateau_watch == "loss" else watched["score"]
+        gain = score > self._plateau_best + t.plateau_threshold
+        self._plateau_best = np.where(gain, score, self._plateau_best)
+        self._bad = np.where(gain, 0, self._bad + 1)
+        cut = (self._bad > t.plateau_patience) & self.active
+        self.lr = np.where(cut, self.lr * t.factor, self.lr)
+        self._bad = np.where(cut, 0, self._bad)
+
+
+class BestEpoch:
+    """Weights, buffers and method state of each learner after its best epoch so far.
+
+    Of epochs with equal scores the last one counts: it was trained longest.
+    """
+
+    def __init__(self, learners: Sequence[RunLearner]) -> None:
+        self.learners = learners
+        self.saved: list[Any] = []  # per run: (vector, buffers, state)
+
+    def keep(self, improved: np.ndarray) -> None:
+        """After an epoch: copies of the learners that have `improved` [R]; of all, at first."""
+        first = not self.saved
+        self.saved = self.saved or [None] * len(self.learners)
+        for run, learner in enumerate(self.learners):
+            if first or improved[run]:
+                parts = (learner.vector, learner.buffers, learner.state)
+                self.saved[run] = tree_map(torch.clone, parts)
+
+    def restore(self) -> None:
+        """Let the learners be what they were after their best epochs."""
+        for learner, parts in zip(self.learners, self.saved, strict=False):
+            learner.vector, learner.buffers, learner.state = parts

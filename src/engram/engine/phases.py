@@ -9,20 +9,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engram.engine.batches.latents import encode
-from engram.engine.checkpoints.resume_point import ResumePoint
-from engram.engine.groups import host_verbs
-from engram.engine.optim import optimizer_of
+from engram.engine import host_verbs
+from engram.engine.checkpoints import ResumePoint
+from engram.engine.optim import make_optimizer
+from engram.engine.stored_values import encode_latents
 from engram.engine.training import Training
 from engram.errors import unknown
-from engram.learner.learner import Learner
-from engram.learner.tree import tree_map
-from engram.methods.base import Method, Phase
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import tree_map
+from engram.methods.method import Method, Phase
 
 TASK = Phase()
 
 
-def phases_of(
+def list_phases(
     method: Method, stage: int, points: Sequence[ResumePoint] = ()
 ) -> list[tuple[int, Phase]]:
     """The phases of a task that train anything, by number; not those before a resume point."""
@@ -31,7 +31,7 @@ def phases_of(
     return [(number, phase) for number, phase in phases[first:] if phase.rows != "none"]
 
 
-def between_phases(learners: Sequence[Learner], methods: Sequence[Method], phase: Phase) -> None:
+def call_between(learners: Sequence[RunLearner], methods: Sequence[Method], phase: Phase) -> None:
     """Let methods edit their learners before the next phase of the task.
 
     The state of a run that diverged must stay like that of the others, with which it is stacked. So
@@ -43,24 +43,24 @@ def between_phases(learners: Sequence[Learner], methods: Sequence[Method], phase
     for one, *_ in broken:
         one.vector, one.buffers = one.networks.initial()
         one.state = tree_map(torch.nan_to_num, one.state)
-    host_verbs.with_values(learners, methods, "between", phase)
+    host_verbs.call_for_all_with_values(learners, methods, "between", phase)
     for one, vector, buffers in broken:
         one.vector, one.buffers = vector, buffers
-    encode(learners, methods[0], learners[0].stage)
+    encode_latents(learners, methods[0], learners[0].stage)
 
 
 @contextmanager
-def prepared(
-    learners: Sequence[Learner], training: Training, phase: Phase, number: int, resumed: bool
+def prepare_phase(
+    learners: Sequence[RunLearner], training: Training, phase: Phase, number: int, resumed: bool
 ) -> Iterator[tuple[Training, list[Tensor]]]:
     """Weights, optimiser and what may move, as the phase wants them.
 
     Gives the phase's settings, and what may move in each learner besides the phase. A phase that is
     `resumed` has its weights and optimiser already.
     """
-    settings = _settings(training, phase)
+    settings = _phase_settings(training, phase)
     if (number or phase != TASK) and not resumed:
-        optimizer = optimizer_of(settings, learners[0].networks)
+        optimizer = make_optimizer(settings, learners[0].networks)
         for learner in learners:
             if phase.fresh:
                 learner.vector, learner.buffers = learner.networks.initial()
@@ -69,7 +69,7 @@ def prepared(
     free = [one.free for one in learners]
     if phase.moves:
         for learner in learners:
-            learner.free = learner.free & _named(learner, phase.moves)
+            learner.free = learner.free & _select_parameters(learner, phase.moves)
     try:
         yield settings, free
     finally:
@@ -77,7 +77,7 @@ def prepared(
             learner.free = before
 
 
-def _settings(training: Training, phase: Phase) -> Training:
+def _phase_settings(training: Training, phase: Phase) -> Training:
     changed: dict[str, float] = {"lr": phase.lr} if phase.lr else {}
     if phase.epochs or phase.iterations:
         changed |= {"first_factor": 1.0, "iterations": phase.iterations}
@@ -85,7 +85,7 @@ def _settings(training: Training, phase: Phase) -> Training:
     return replace(training, **changed) if changed else training  # type: ignore[arg-type]
 
 
-def _named(learner: Learner, beginnings: tuple[str, ...]) -> Tensor:
+def _select_parameters(learner: RunLearner, beginnings: tuple[str, ...]) -> Tensor:
     """[P] the parameters whose names begin so."""
     mask = torch.zeros_like(learner.free)
     views = learner.layout(mask)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engram.errors import bad, choose, number, whole
+from engram.errors import bad, check_choice, check_float, check_int
 from engram.learner.feed import AUGMENTATIONS
-from engram.learner.network import OPTIMIZERS
-from engram.learner.objectives import OBJECTIVES
-from engram.learner.scopes import SCOPES
+from engram.learner.objectives import OBJECTIVES, SCOPES
+from engram.learner.parameter_layout import OPTIMIZERS
 
 SCHEDULES = ("constant", "step", "plateau")
-WATCHED = ("loss", "score", "accuracy", "precision_weighted_jaccard")
-LAST = ("keep", "drop", "wrap")
+WATCHED_SCORES = ("loss", "score", "accuracy", "precision_weighted_jaccard")
+LAST_BATCHES = ("keep", "drop", "wrap")
 PRECISIONS = ("float32", "tf32", "float64", "bf16")
 
 
@@ -104,24 +103,24 @@ class Training:
     evaluate_every: int = 0
 
     def __post_init__(self) -> None:
-        whole("epochs", self.epochs, 1)
+        check_int("epochs", self.epochs, 1)
         for name in ("iterations", "batch_size", "plateau_patience", "patience", "evaluate_every"):
-            whole(name, getattr(self, name))
-        number("lr", self.lr, 0.0, open_low=True)
-        number("first_factor", self.first_factor, 0.0, open_low=True)
-        number("momentum", self.momentum, 0.0, 1.0)
-        number("factor", self.factor, 0.0, 1.0, open_low=True)
+            check_int(name, getattr(self, name))
+        check_float("lr", self.lr, 0.0, open_low=True)
+        check_float("first_factor", self.first_factor, 0.0, open_low=True)
+        check_float("momentum", self.momentum, 0.0, 1.0)
+        check_float("factor", self.factor, 0.0, 1.0, open_low=True)
         for name in ("weight_decay", "clip", "plateau_threshold", "min_lr"):
-            number(name, getattr(self, name))
-        choose("last", self.last, LAST)
-        choose("optimizer", self.optimizer, OPTIMIZERS)
-        choose("scope", self.scope, ("auto", *SCOPES))
-        choose("loss", self.loss, ("auto", *OBJECTIVES))
-        choose("schedule", self.schedule, SCHEDULES)
-        choose("plateau_watch", self.plateau_watch, WATCHED)
-        choose("precision", self.precision, PRECISIONS)
+            check_float(name, getattr(self, name))
+        check_choice("last", self.last, LAST_BATCHES)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("scope", self.scope, ("auto", *SCOPES))
+        check_choice("loss", self.loss, ("auto", *OBJECTIVES))
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("plateau_watch", self.plateau_watch, WATCHED_SCORES)
+        check_choice("precision", self.precision, PRECISIONS)
         for name in self.augment:
-            choose("augment", name, AUGMENTATIONS)
+            check_choice("augment", name, AUGMENTATIONS)
         if self.schedule == "step" and not self.milestones:
             raise bad("milestones", "at least one epoch for schedule='step'", self.milestones)
         self._check_min_lr()

@@ -1,13 +1,18 @@
-"""What a method's loss sees of the data at one step."""
+"""What a training row is on its way from a task to a loss: first one of `TrainingRows`, row
+numbers with labels and weights, then part of a `Batch`, which a method's loss sees.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-NOTHING: dict[str, Tensor] = {}  # shared, so never to be written
+from engram.streams.stream import Stream
+
+NO_VALUES: dict[str, Tensor] = {}  # shared, so never to be written
 
 
 class Batch(NamedTuple):
@@ -27,7 +32,9 @@ class Batch(NamedTuple):
     now: Tensor  # [] current stage
     key: Tensor  # [] randomness of this step
     memory: tuple[Batch, ...] = ()  # batches kept apart (A-GEM, GEM)
-    values: Mapping[str, Tensor] = NOTHING  # [B, ...] what `remember` kept with memory rows, else 0
+    values: Mapping[str, Tensor] = (
+        NO_VALUES  # [B, ...] what `remember` kept with memory rows, else 0
+    )
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with `f` applied to every tensor, batches kept apart included."""
@@ -69,3 +76,96 @@ class Batch(NamedTuple):
     def known(self) -> Tensor:
         """[C] classes opened before the current task."""
         return (self.opened >= 0) & (self.opened < self.now)
+
+
+# -- rows on their way to a batch ------------------------------------------------------------------
+
+
+class TrainingRows(NamedTuple):
+    """Rows as of their stages, with the labels that training is told and a weight each.
+
+    The leading axes say whose rows they are: [n] of one run, [R, n] of R runs (shorter ones are
+    padded), [R, S, B] of S steps, [R, B] or [B] of one step. Padding repeats a real row and has the
+    weight 0, so that no value of it can be infinite.
+    """
+
+    rows: Tensor  # [..., n] row numbers of the data
+    stages: Tensor  # [..., n] tasks as of which they are seen
+    y: Tensor  # [..., n, L] labels as output columns, -1 hidden
+    w: Tensor  # [..., n] row weights, 0 = padding
+    slot: Tensor  # [..., n] place in the memory, -1 = a row of the task
+
+    @property
+    def length(self) -> int:
+        """n, padding included."""
+        return self.rows.shape[-1]
+
+    @property
+    def real(self) -> Tensor:
+        """[...] how many rows are no padding."""
+        return (self.w > 0).sum(-1)
+
+    def take(self, which: Tensor) -> TrainingRows:
+        """The rows [n] of one run at the given places, or where a mask is true."""
+        return TrainingRows(*(leaf[which] for leaf in self))
+
+    def join(self, more: TrainingRows) -> TrainingRows:
+        """These rows and then `more`."""
+        dim = self.rows.ndim - 1
+        return TrainingRows(*(torch.cat(pair, dim) for pair in zip(self, more, strict=True)))
+
+    def gather(self, index: Tensor) -> TrainingRows:
+        """The rows at places `index` [..., m] or, of R runs, [R, S, B] of each run's own.
+
+        Examples
+        --------
+        >>> own = torch.tensor([[5, 6, 7], [8, 9, 9]])  # of two runs
+        >>> real = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
+        >>> rows = TrainingRows(own, own * 0, own[..., None], real, own * 0 - 1)
+        >>> rows.real.tolist()
+        [3, 2]
+        >>> rows.gather(torch.tensor([[2, 0], [0, 1]])).rows.tolist()
+        [[7, 5], [8, 9]]
+        """
+        dim = self.rows.ndim - 1
+        flat = index.flatten(dim)
+        label = flat[..., None].expand(*flat.shape, self.y.shape[-1])
+        rows, stages, y, w, slot = self
+        return TrainingRows(
+            rows.gather(dim, flat).view_as(index),
+            stages.gather(dim, flat).view_as(index),
+            y.gather(dim, label).view(*index.shape, -1),
+            w.gather(dim, flat).view_as(index),
+            slot.gather(dim, flat).view_as(index),
+        )
+
+
+def task_rows(stream: Stream, stage: int) -> TrainingRows:
+    """The training rows of a task with their labels; made once for all runs over the stream."""
+    known: dict[int, TrainingRows] = stream.__dict__.setdefault("_task_rows", {})
+    if stage not in known:
+        rows = stream.tasks[stage].train
+        stages = torch.full_like(rows, stage)
+        y, slot = visible_labels(stream, rows, stages), torch.full_like(rows, -1)
+        known[stage] = TrainingRows(rows, stages, y, torch.ones(len(rows)), slot)
+    return known[stage]
+
+
+def visible_labels(stream: Stream, rows: Tensor, stages: Tensor) -> Tensor:
+    """[n, L] labels of rows, hidden (-1) unless training is told them in the row's stage."""
+    y = stream.targets[rows]
+    where = stages[:, None], y.clamp(min=0)
+    return move_hidden_last(y, stream.told[where] & (y >= 0), stream.visible[where])
+
+
+def move_hidden_last(y: Tensor, shown: Tensor, own: Tensor | None = None) -> Tensor:
+    """[n, L] labels with the hidden ones as -1 behind: y[:, 0] is a label where there is one.
+
+    Those of the task's `own` classes come first.
+    """
+    hidden = torch.where(shown, y, -1)
+    if hidden.shape[1] == 1:
+        return hidden
+    rank = (~shown).to(torch.int8) * 2
+    first = (rank if own is None else rank - own.to(torch.int8)).argsort(dim=1, stable=True)
+    return hidden.gather(1, first)

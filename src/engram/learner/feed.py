@@ -1,25 +1,36 @@
-"""Rows in, inputs out: the data of a stream on the device, scaled, viewed and augmented there."""
+"""Rows in, inputs out: data on the device, scaled, viewed and augmented there; prefetching;
+features of a frozen backbone.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from engram import keys
-from engram.data.copies import CopyTables
-from engram.data.core import Data
+from engram.data.dataset import Data
+from engram.data.image_copies import CopyTables
+from engram.distributed import Ranks
 from engram.errors import bad, unknown
-from engram.learner.prefetch import AHEAD, Prefetch
-from engram.parallel import Ranks
-from engram.streams.core import View
+from engram.models.classifier import Encoder
+from engram.streams.stream import View
 
 AUGMENTATIONS = ("flip", "crop", "resized_crop")
 CROP_PADDING = 4
-AREA, SIDES = (0.08, 1.0), (3 / 4, 4 / 3)  # of a resized crop: share of the image, width to height
+CROP_AREA, CROP_RATIOS = (
+    (0.08, 1.0),
+    (3 / 4, 4 / 3),
+)  # of a resized crop: share of the image, width to height
 
 
 class Feed:
@@ -96,7 +107,11 @@ class Feed:
             return
         rows = rows.cpu()
         for number, part in enumerate(parts):
-            new = parts[: AHEAD + 1] if number == 0 else parts[number + AHEAD : number + AHEAD + 1]
+            new = (
+                parts[: PREFETCH_BATCHES + 1]
+                if number == 0
+                else parts[number + PREFETCH_BATCHES : number + PREFETCH_BATCHES + 1]
+            )
             self.announce([rows[one] for one in new])
             yield part, self(rows[part], stages[part].to(self.device))
 
@@ -113,11 +128,11 @@ class Feed:
         """
         x = self._pictures(rows.reshape(-1), ranks)
         if self.data.crop is not None:
-            x = middle(x, self.data.crop)
+            x = center_crop(x, self.data.crop)
         x = self._viewed(x, stages)
         return x.reshape(*rows.shape, *x.shape[1:])
 
-    def augmented(
+    def fetch_augmented(
         self, rows: Tensor, stages: Tensor | None, key: Tensor, ranks: Ranks | None = None
     ) -> Tensor:
         """As a call, with the random flips and crops of a training step; `key` [...] per run."""
@@ -131,7 +146,7 @@ class Feed:
             flat = self._cut(self._pictures(rows.reshape(-1), ranks), self.data.crop, key, size)
             flat = self._viewed(flat, stages)
         if "flip" in self.augment:
-            turn = keys.keep(keys.fold(key, "flip"), 0.5, size).reshape(-1, 1, 1, 1)
+            turn = keys.dropout_mask(keys.fold(key, "flip"), 0.5, size).reshape(-1, 1, 1, 1)
             flat = torch.where(turn, flat.flip(-1), flat)
         return flat.reshape(*rows.shape, *flat.shape[1:])
 
@@ -167,9 +182,9 @@ class Feed:
     def _moved(self, flat: Tensor, key: Tensor, size: int) -> Tensor:
         """Random crops as large as the images themselves: padded and shifted, or stretched."""
         if "crop" in self.augment:
-            draw = keys.below(keys.fold(key, "crop"), 2 * CROP_PADDING + 1, size, 2)
+            draw = keys.randint(keys.fold(key, "crop"), 2 * CROP_PADDING + 1, size, 2)
             black = -self._mean * self._scale if self.data.mean else None
-            flat = _shift(flat, draw.reshape(-1, 2) - CROP_PADDING, black)
+            flat = _shift_images(flat, draw.reshape(-1, 2) - CROP_PADDING, black)
         if "resized_crop" in self.augment:
             draw = keys.uniform(keys.fold(key, "resized crop"), size, 4)
             flat = resized_crop(flat, draw.reshape(-1, 4).to(flat.dtype))
@@ -181,26 +196,28 @@ class Feed:
             draw = keys.uniform(keys.fold(key, "resized crop"), size, 4)
             return resized_crop(flat, draw.reshape(-1, 4).to(flat.dtype), crop)
         if "crop" not in self.augment:
-            return middle(flat, crop)
+            return center_crop(flat, crop)
         spare = (flat.shape[-2] - crop[0], flat.shape[-1] - crop[1])
-        top, left = (keys.below(keys.fold(key, "crop", axis), spare[axis] + 1, size).reshape(-1, 1)
-                     for axis in range(2))  # fmt: skip
-        return _window(flat, top, left, crop)
+        top, left = (
+            keys.randint(keys.fold(key, "crop", axis), spare[axis] + 1, size).reshape(-1, 1)
+            for axis in range(2)
+        )
+        return _cut_windows(flat, top, left, crop)
 
 
-def middle(x: Tensor, size: tuple[int, int]) -> Tensor:
+def center_crop(x: Tensor, size: tuple[int, int]) -> Tensor:
     """The middle of images [B, C, H, W]; where it cannot be even, a pixel more to the left and top.
 
     Examples
     --------
-    >>> middle(torch.arange(5.0).expand(1, 1, 3, 5), (1, 2))[0, 0].tolist()
+    >>> center_crop(torch.arange(5.0).expand(1, 1, 3, 5), (1, 2))[0, 0].tolist()
     [[1.0, 2.0]]
     """
     top, left = ((whole - part) // 2 for whole, part in zip(x.shape[-2:], size, strict=True))
     return x[..., top : top + size[0], left : left + size[1]]
 
 
-def _shift(x: Tensor, by: Tensor, black: Tensor | None = None) -> Tensor:
+def _shift_images(x: Tensor, by: Tensor, black: Tensor | None = None) -> Tensor:
     """Move each image [B, C, H, W] by its own (rows, columns), filling with black: 0 by default."""
     pad = CROP_PADDING
     height, width = x.shape[-2:]
@@ -210,10 +227,10 @@ def _shift(x: Tensor, by: Tensor, black: Tensor | None = None) -> Tensor:
         shape = (*x.shape[:2], height + 2 * pad, width + 2 * pad)
         wide = black.to(x.dtype).expand(shape).clone()
         wide[..., pad:-pad, pad:-pad] = x
-    return _window(wide, pad + by[:, :1], pad + by[:, 1:], (height, width))
+    return _cut_windows(wide, pad + by[:, :1], pad + by[:, 1:], (height, width))
 
 
-def _window(x: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:
+def _cut_windows(x: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:
     """Parts of images [B, C, H, W] of one size, each from its own place [B, 1]."""
     ys = torch.arange(size[0], device=x.device) + top  # [B, h]
     xs = torch.arange(size[1], device=x.device) + left  # [B, w]
@@ -228,8 +245,8 @@ def resized_crop(x: Tensor, draw: Tensor, size: tuple[int, int] | None = None) -
     Area from 8 to 100 percent, sides from 3:4 to 4:3 evenly on a log scale, anywhere; a side that
     would exceed the image is as long as the image. Without `size`, that of the image.
     """
-    area = AREA[0] + (AREA[1] - AREA[0]) * draw[:, 0]
-    low, high = math.log(SIDES[0]), math.log(SIDES[1])
+    area = CROP_AREA[0] + (CROP_AREA[1] - CROP_AREA[0]) * draw[:, 0]
+    low, high = math.log(CROP_RATIOS[0]), math.log(CROP_RATIOS[1])
     ratio = (low + (high - low) * draw[:, 1]).exp() * (x.shape[-2] / x.shape[-1])
     wide, tall = ((area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1))
     across, down = ((2 * draw[:, 2] - 1) * (1 - wide), (2 * draw[:, 3] - 1) * (1 - tall))
@@ -239,3 +256,105 @@ def resized_crop(x: Tensor, draw: Tensor, size: tuple[int, int] | None = None) -
         torch.stack(rows, 1), [*x.shape[:2], *(size or x.shape[2:])], align_corners=False
     )
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+
+# ------------------------------------------------------------------------------------------------
+# Rows that the host holds, fetched ahead of the steps that need them, pinned where that helps.
+
+
+PREFETCH_BATCHES = 2  # steps whose rows are fetched while the present one is computed
+
+
+class Prefetch:
+    """Stored inputs of rows of a data set; those that were announced are fetched by a thread.
+
+    Whether rows were announced changes no value: others are fetched when they are asked for.
+
+    Examples
+    --------
+    >>> data = Data.from_arrays(torch.arange(10.0).reshape(5, 2), [0, 1, 0, 1, 0])
+    >>> prefetch = Prefetch(data, torch.device("cpu"))
+    >>> prefetch.announce([torch.tensor([1]), torch.tensor([4, 0])])
+    >>> prefetch(torch.tensor([4, 0])).tolist(), len(prefetch)
+    ([[8.0, 9.0], [0.0, 1.0]], 1)
+    """
+
+    def __init__(self, data: Data, device: torch.device) -> None:
+        self.data, self.device = data, device
+        self._waiting: deque[tuple[np.ndarray, Future[Tensor]]] = deque()
+        self._thread: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[n, ...] inputs of rows [n], on the device."""
+        wanted = rows.cpu().numpy()
+        for place, (known, found) in enumerate(self._waiting):
+            if np.array_equal(known, wanted):
+                del self._waiting[place]
+                return found.result().to(self.device, non_blocking=True)
+        return self._fetch(wanted).to(self.device, non_blocking=True)
+
+    def announce(self, rows: Iterable[Tensor]) -> None:
+        """Rows that will be asked for, batch after batch."""
+        if self._thread is None or self._process != os.getpid():  # no thread survives a fork
+            self._thread, self._process = ThreadPoolExecutor(1, "engram-prefetch"), os.getpid()
+            self._waiting.clear()
+        for some in rows:
+            wanted = some.reshape(-1).cpu().numpy()
+            self._waiting.append((wanted, self._thread.submit(self._fetch, wanted)))
+
+    def clear(self) -> None:
+        """What was announced is not wanted any more."""
+        while self._waiting:
+            self._waiting.popleft()[1].cancel()
+
+    def _fetch(self, rows: np.ndarray) -> Tensor:
+        found = self.data.stored(torch.from_numpy(rows))
+        return found.pin_memory() if self.device.type == "cuda" else found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_waiting": deque(), "_thread": None, "_process": -1}
+
+
+# ------------------------------------------------------------------------------------------------
+# Features of a frozen backbone in place of inputs: one pass over the data, then a table.
+
+
+ENTRIES_AT_ONCE = 1 << 22  # numbers of inputs that are encoded at once
+
+
+class FeatureFeed(Feed):
+    """Rows in, features out. Training, evaluation and memories all read the same table.
+
+    `given` is the data before that; `data` has its rows, labels and split, and features as inputs.
+    """
+
+    def __init__(self, raw: Feed, encoder: Encoder) -> None:
+        if raw.view is not None:
+            expected = "false where inputs differ from task to task (rotated, permuted, ...)"
+            raise bad("model.freeze", expected, True)
+        if raw.augment:
+            expected = "no augmentation of images, whose features are worked out once"
+            raise bad("augment", expected, list(raw.augment))
+        self.given, self.encoder = raw.data, encoder
+        super().__init__(encode_data(raw, encoder), device=raw.device, dtype=raw.dtype)
+
+    def like(self, raw: Feed) -> FeatureFeed:
+        """The features of other data."""
+        return FeatureFeed(raw, self.encoder)
+
+
+def encode_data(raw: Feed, encoder: Encoder) -> Data:
+    """The data of a feed with features as inputs."""
+    rows = torch.arange(len(raw.data))
+    size = max(1, ENTRIES_AT_ONCE // max(1, raw.data.sample_bytes))
+    parts = [slice(start, start + size) for start in range(0, len(rows), size)]
+    stages = torch.zeros_like(rows)
+    found = [encoder(x).float().cpu() for _, x in raw.chunks(rows, stages, parts)]
+    return replace(
+        raw.data, x=torch.cat(found), mean=(), std=(), crop=None, copies=None, standardize=False,
+        fill=False, columns=(),
+    )  # fmt: skip

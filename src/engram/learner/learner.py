@@ -1,4 +1,6 @@
-"""The learner: all that one run knows, and the only door to data for methods."""
+"""`RunLearner`: all that one run knows, the only door to data for methods, and how many bytes it
+holds.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +11,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram import keys, parallel
-from engram.errors import AccessError, bad, choose
-from engram.learner import sizes
-from engram.learner.batch import NOTHING, Batch
+from engram import distributed, keys
+from engram.errors import AccessError, bad, check_choice
+from engram.learner.batch import (
+    NO_VALUES,
+    Batch,
+    TrainingRows,
+    move_hidden_last,
+    task_rows,
+    visible_labels,
+)
 from engram.learner.feed import Feed
 from engram.learner.gradients import Term, Transform, Weights, average_gradient, eval_outputs
-from engram.learner.items import Items, shown_first, task_items, visible_labels
-from engram.learner.layout import Networks
-from engram.learner.net import FunctionalNet, Net
-from engram.learner.scopes import SCOPES, competing
-from engram.learner.tree import nbytes
+from engram.learner.networks import FunctionalNet, Net
+from engram.learner.objectives import SCOPES, competing_classes
+from engram.learner.parameter_layout import Networks
+from engram.learner.tensor_tree import nbytes
 from engram.memory.exemplars import Exemplars
-from engram.models.output import Output
-from engram.streams.core import Stream, Task
-from engram.streams.guard import MethodView, need_numbers
-from engram.streams.ledger import Ledger
+from engram.models.forward_pass import Output
+from engram.streams.access_guard import Ledger, MethodView, check_row_numbers
+from engram.streams.stream import Stream, Task
 
 EVAL_ROWS = 4096  # rows of one evaluation pass on the host
 EVAL_ENTRIES = 1 << 26  # numbers of its inputs: 256 MiB of float32
 
 
-class Learner:
+class RunLearner:
     """One run: a parameter vector with named views, buffers, state, memory, and honest data.
 
     Methods see it in ``start`` and ``finish``. There they may write into ``params`` (views of the
@@ -46,7 +52,7 @@ class Learner:
         initial: tuple[Tensor, dict[str, Tensor]] | None = None,
     ) -> None:  # fmt: skip
         self.networks, self.stream, self.feed, self.seed = networks, stream, feed, seed
-        self.scope = choose("scope", scope, SCOPES)
+        self.scope = check_choice("scope", scope, SCOPES)
         self.device, self.stage = feed.device, -1
         vector, buffers = initial or networks.initial()
         self.vector = vector.to(self.device, feed.dtype)
@@ -123,15 +129,16 @@ class Learner:
         return self.params[self.networks.class_rows[0]].detach().cpu()
 
     # -- the only door to data -------------------------------------------------------------------
-    def items(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Items:
+    def items(self, rows: Tensor | None = None, stages: Tensor | None = None) -> TrainingRows:
         """Checked (row, stage) pairs with the labels that were visible at their stage."""
         if self.guard is not None and stages is None and (rows is None or rows is self.task.train):
             self.guard.allow_task()
-            return task_items(self.stream, self.stage)
+            return task_rows(self.stream, self.stage)
         if self.guard is None:
             raise AccessError("the learner has not entered a task yet")
         rows, exemplars = self.task.train if rows is None else rows, self.exemplars
-        need_numbers(rows=rows, stages=stages)
+        check_row_numbers(rows=rows, stages=stages)
+        slot = torch.full_like(rows, -1)
         if stages is None:
             stages = torch.full_like(rows, self.stage)
             self.guard.allow_now(rows)
@@ -142,13 +149,12 @@ class Learner:
         elif rows is exemplars.rows and stages is exemplars.stages:
             self.guard.allow_memory(rows, stages)
             slot = torch.arange(len(rows))
-            return Items(rows, stages, visible_labels(self.stream, rows, stages), slot)
         else:
             self.guard.allow(rows, stages, exemplars.rows, exemplars.stages)
-        slot = torch.full_like(rows, -1)
-        return Items(rows, stages, visible_labels(self.stream, rows, stages), slot)
+        y = visible_labels(self.stream, rows, stages)
+        return TrainingRows(rows, stages, y, torch.ones(len(rows)), slot)
 
-    def complete_items(self, rows: Tensor, stages: Tensor) -> Items:
+    def complete_items(self, rows: Tensor, stages: Tensor) -> TrainingRows:
         """Every row once, as of its latest task, with all its labels opened so far."""
         if self.reads != "past":
             raise AccessError('labels that a task hid need reads = "past"')
@@ -161,14 +167,14 @@ class Learner:
         items = self.items(rows[place], stages[place])
         y = self.stream.targets[items.rows]
         shown = (y >= 0) & self.seen[y.clamp(min=0)]
-        return items._replace(y=shown_first(y, shown))
+        return items._replace(y=move_hidden_last(y, shown))
 
     def labels(self, rows: Tensor) -> Tensor:
         """[n, L] labels of rows of the current task among the classes that it shows, as columns."""
         items = self.items(rows)
         y = items.y.clone()  # items of a whole task are shared
         own = self.stream.visible[items.stages[:, None], y.clamp(min=0)] & (y >= 0)
-        return shown_first(y, own)
+        return move_hidden_last(y, own)
 
     def batch(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Batch:
         """Inputs and visible labels; without arguments, the current task's training rows."""
@@ -176,11 +182,11 @@ class Learner:
         # items of a whole task are shared between runs, but a batch is the caller's own
         return batch._replace(y=batch.y.clone(), stage=batch.stage.clone())
 
-    def collate(self, items: Items, *, inputs: bool = True) -> Batch:
+    def collate(self, items: TrainingRows, *, inputs: bool = True) -> Batch:
         """The batch of some items; without `inputs`, all of it but those."""
         device = self.device
         opened, stage = self.opened.to(device), items.stages.to(device)
-        table = competing(self.scope, opened, self.stream.visible.to(device), self.stage)
+        table = competing_classes(self.scope, opened, self.stream.visible.to(device), self.stage)
         self._need_inputs(items)
         key = torch.tensor(keys.fold(self.seed, "host", self.stage), device=device)
         count = len(items.rows)
@@ -192,7 +198,7 @@ class Learner:
             opened=opened, now=torch.tensor(self.stage, device=device), key=key,
         )  # fmt: skip
 
-    def _need_inputs(self, items: Items) -> None:
+    def _need_inputs(self, items: TrainingRows) -> None:
         """Where exemplars are latents, the inputs of earlier tasks are gone."""
         if "latent" in self.values and bool((items.stages < self.stage).any()):
             raise AccessError("rows of earlier tasks are kept as latents, their inputs are gone")
@@ -211,14 +217,14 @@ class Learner:
         parts: list[Any] = []
         size = self.rows_at_once
         where = [slice(start, start + size) for start in range(0, len(rows), size)]
-        ranks = parallel.current()
+        ranks = distributed.current_ranks()
         ranks = ranks if ranks is not None and len(where) >= ranks.world else None
         mine = where if ranks is None else ranks.deal(where)
         for _, x in self.feed.chunks(items.rows, items.stages, mine):
             parts.append(eval_outputs(self.networks, weights, "net", x))
         if ranks is not None:
-            seen = ranks.dealt([one.features for one in parts], mine, len(rows))
-            parts = [Output(seen, ranks.dealt([one.logits for one in parts], mine, len(rows)))]
+            seen = ranks.gather([one.features for one in parts], mine, len(rows))
+            parts = [Output(seen, ranks.gather([one.logits for one in parts], mine, len(rows)))]
         features = torch.cat([p.features for p in parts]).cpu()
         logits = torch.cat([p.logits for p in parts]).cpu()
         return Output(features, logits)
@@ -252,7 +258,7 @@ class Learner:
         weights = Weights(self.vector, self.buffers)
         total, groups = torch.zeros_like(self.vector), -(-len(items.rows) // size)
         per_pass = max(1, self.rows_at_once // size)
-        starts, ranks = range(0, groups, per_pass), parallel.current()
+        starts, ranks = range(0, groups, per_pass), distributed.current_ranks()
         for start in starts if ranks is None else ranks.deal(starts):
             batch = self.grouped(items, size, start, min(start + per_pass, groups))
             share = batch.w.shape[0] / groups
@@ -263,23 +269,23 @@ class Learner:
             ranks.sum_(total)
         return torch.where(self.free, total, 0.0)  # columns not opened yet matter to nobody
 
-    def grouped(self, items: Items, size: int, start: int, stop: int) -> Batch:
+    def grouped(self, items: TrainingRows, size: int, start: int, stop: int) -> Batch:
         """Groups `start` to `stop` of `size` rows: a Batch with leading axes [groups, size]."""
         place = torch.arange(start * size, stop * size)
         real = place < len(items.rows)
         place = place.clamp(max=len(items.rows) - 1)  # padding repeats a real row, weight 0
-        batch = self.collate(Items(*(leaf[place] for leaf in items)))
+        batch = self.collate(items.take(place))
         batch = batch._replace(w=real.to(self.device, self.feed.dtype))
         count = stop - start
         shaped = [leaf.reshape(count, size, *leaf.shape[1:]) for leaf in batch.per_row]
         spread = [leaf.expand(count, *leaf.shape) for leaf in batch.shared[:2]]
         key = keys.fold(batch.key, torch.arange(start, stop, device=self.device))
-        return Batch._make([*shaped, *spread, key, (), NOTHING])
+        return Batch._make([*shaped, *spread, key, (), NO_VALUES])
 
     # -- what it takes ---------------------------------------------------------------------------
     def memory_bytes(self) -> int:
         """Bytes of the memory: exemplars with their values, and networks that stand for them."""
-        return sizes.of_memory(self)
+        return memory_nbytes(self)
 
     def latent_bytes(self) -> int:
         """Bytes of the latents that exemplars are kept as."""
@@ -287,8 +293,56 @@ class Learner:
 
     def generator_bytes(self) -> int:
         """Bytes of networks that count as memory."""
-        return sizes.of_generators(self)
+        return generator_nbytes(self)
 
     def nbytes(self) -> dict[str, int]:
         """Bytes of all that the learner holds, by kind."""
-        return sizes.by_kind(self)
+        return nbytes_by_kind(self)
+
+
+# -- bytes of what a learner holds -----------------------------------------------------------------
+
+
+def memory_nbytes(learner: RunLearner) -> int:
+    """Of the exemplars and of what is remembered with them; a latent stands for its x.
+
+    And of networks that stand for exemplars (`Network.counts`).
+    """
+    values = learner.values
+    sample = 0 if "latent" in values else learner.stream.data.sample_bytes
+    return len(learner.exemplars) * sample + nbytes(values) + generator_nbytes(learner)
+
+
+def generator_nbytes(learner: RunLearner) -> int:
+    """Of networks that count as memory."""
+    total = 0
+    for name, settings in learner.networks.settings.items():
+        if settings.counts:
+            start, stop = learner.networks.places(name)
+            own = {k: v for k, v in learner.buffers.items() if k.startswith(f"{name}.")}
+            total += (stop - start) * learner.vector.element_size() + nbytes(own)
+    return total
+
+
+def nbytes_by_kind(learner: RunLearner) -> dict[str, int]:
+    """Of everything.
+
+    ``parameters`` and ``buffers`` of the main network, ``networks``: further networks with
+    their buffers, method ``state``, ``optimizer``, and ``exemplars``: their samples, and
+    networks that count as memory.
+    """
+    networks, buffers = learner.networks, learner.buffers
+    main = networks.main_size * learner.vector.element_size()
+    own = sum(buffers[k].nbytes for k in networks.main_buffers if k in buffers)
+    return {
+        "parameters": main,
+        "buffers": own,
+        "networks": nbytes(learner.vector)
+        - main
+        + nbytes(buffers)
+        - own
+        - generator_nbytes(learner),
+        "state": nbytes(learner.state),
+        "optimizer": nbytes(learner.opt),
+        "exemplars": memory_nbytes(learner),
+    }

@@ -1,11 +1,15 @@
-"""The training objective as a setting of the run, so that no method knows the scenario."""
+"""The training objectives (cross-entropy, class-balanced, binary) and the scopes that say which
+classes compete.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
+from engram.errors import check_choice
 from engram.learner.batch import Batch
 from engram.losses import balanced_ce, bce_rows, masked_ce, mean, multi_hot
 
@@ -31,3 +35,31 @@ OBJECTIVES: dict[str, Callable[[Tensor, Batch], Tensor]] = {
     "balanced": class_balanced,
     "bce": binary,
 }
+
+
+# ------------------------------------------------------------------------------------------------
+# Which classes compete in training for a row.
+
+
+SCOPES = ("seen", "own", "then", "current", "all")
+
+
+def competing_classes(scope: str, opened: Tensor, visible: Tensor, now: int) -> Tensor:
+    """[T, C] the classes that compete in training for a row of each task.
+
+    ``seen`` all opened classes, ``own`` the classes of the row's task, ``then`` those open at the
+    row's task, ``current`` the task's own classes for rows of the current task and all opened ones
+    for memory rows, ``all`` every column.
+    """
+    check_choice("scope", scope, SCOPES)
+    seen = (opened >= 0).expand_as(visible)
+    stages = torch.arange(len(visible), device=opened.device)[:, None]
+    if scope == "seen":
+        return seen
+    if scope == "own":
+        return visible
+    if scope == "then":
+        return seen & (opened <= stages)
+    if scope == "current":
+        return torch.where(stages == now, visible, seen)
+    return torch.ones_like(visible)

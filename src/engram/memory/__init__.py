@@ -1,15 +1,23 @@
-"""Exemplars under a budget: a policy ranks, the budget cuts."""
+"""Exemplars under a budget: a policy ranks the rows of a task, the budget cuts the ranking.
+
+How exemplars are replayed is in `methods` and `engine`; exemplars are row numbers, never copies of
+data. Begin with `budget` (`Memory`), then `policies`.
+"""
 
 from __future__ import annotations
 
 from engram.memory.budget import Memory, check_memory
-from engram.memory.catalogue import policies
-from engram.memory.entropy import Entropy
 from engram.memory.exemplars import Exemplars
-from engram.memory.herding import Herding
-from engram.memory.plane import Plane
-from engram.memory.random import Random
-from engram.memory.source import Outputs, Policy, Source
+from engram.memory.ranking_policies import (
+    Entropy,
+    Herding,
+    Outputs,
+    Plane,
+    Policy,
+    PolicyLearner,
+    Random,
+    policies,
+)
 
 __all__ = [
     "Memory",
@@ -19,7 +27,7 @@ __all__ = [
     "Entropy",
     "Plane",
     "Policy",
-    "Source",
+    "PolicyLearner",
     "Outputs",
     "policies",
     "check_memory",

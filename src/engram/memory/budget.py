@@ -12,20 +12,38 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.errors import BadArgument, bad, choose, need_fields, number, whole
-from engram.memory.catalogue import check_policy, name_of, ranking_of
+from engram.errors import (
+    BadArgument,
+    bad,
+    check_choice,
+    check_fields,
+    check_float,
+    check_int,
+    plural,
+)
 from engram.memory.exemplars import Exemplars
-from engram.memory.groups import Group, by_class, first_label, items
-from engram.memory.herding import RULES
-from engram.memory.plane import TRANSFORMS
-from engram.memory.random import group_key, random_order, random_orders
-from engram.memory.reservoir import reservoir
-from engram.memory.source import Policy, Ranking, Source
-from engram.shares import exact
-from engram.spelling import plural
+from engram.memory.ranking_policies import (
+    HERDING_RULES,
+    PLANE_TRANSFORMS,
+    Policy,
+    PolicyLearner,
+    Ranking,
+    RowGroup,
+    check_policy,
+    first_label,
+    group_by_class,
+    group_key,
+    make_ranking,
+    policy_name,
+    random_order,
+    random_orders,
+    reservoir,
+    select_items,
+)
+from engram.streams.row_numbers import exact_fraction
 
 BUDGETS = ("per_class", "per_task", "total", "fraction")
-SHARERS = ("class", "task")
+SHARED_BY = ("class", "task")
 _ROUNDING = {
     "ceil": math.ceil,
     "floor": math.floor,
@@ -66,7 +84,7 @@ class Memory:
     strict
         For `per_class`: reject classes with fewer rows.
     normalize, dedupe, rule
-        For herding, see `engram.memory.herding.herding`.
+        For herding, see `engram.memory.ranking_policies.herding_order`.
     pd_transform
         For the plane distance: ``abs_eps`` or ``softplus``.
 
@@ -100,7 +118,7 @@ class Memory:
     pd_transform: str = "abs_eps"
 
     def __new__(cls, *_args: Any, **fields: Any) -> Self:
-        need_fields(cls, fields)
+        check_fields(cls, fields)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -110,18 +128,18 @@ class Memory:
             raise BadArgument(f"memory: expected exactly one of {', '.join(BUDGETS)}, got {got}")
         for name, value in given.items():
             if name == "fraction":
-                number("fraction", value, 0.0, 1.0, open_low=True)
+                check_float("fraction", value, 0.0, 1.0, open_low=True)
             else:
-                whole(name, value, low=1)
-        choose("shared_by", self.shared_by, SHARERS)
+                check_int(name, value, low=1)
+        check_choice("shared_by", self.shared_by, SHARED_BY)
         if self.shared_by == "task" and self.total is None:
             expected = f"'class' with {self._budget()}, because only a total can be shared"
             raise bad("shared_by", expected, self.shared_by)
-        choose("quota", self.quota, ("floor", "ceil"))
-        choose("shrink", self.shrink, ("equal", "random"))
-        choose("rounding", self.rounding, _ROUNDING)
-        choose("rule", self.rule, RULES)
-        choose("pd_transform", self.pd_transform, TRANSFORMS)
+        check_choice("quota", self.quota, ("floor", "ceil"))
+        check_choice("shrink", self.shrink, ("equal", "random"))
+        check_choice("rounding", self.rounding, _ROUNDING)
+        check_choice("rule", self.rule, HERDING_RULES)
+        check_choice("pd_transform", self.pd_transform, PLANE_TRANSFORMS)
         check_policy(self.policy)
         if self.policy == "reservoir" and (self.total is None or self.shared_by == "task"):
             shared = ", shared_by='task'" if self.shared_by == "task" else ""
@@ -150,7 +168,7 @@ class Memory:
             whom = {"class": "classes", "task": "tasks"}[self.shared_by]
             shared = "" if self.policy == "reservoir" else f", shared by {whom}"
             size = plural(self.total or 0, "item") + shared
-        return f"{size}, {name_of(self.policy)}"
+        return f"{size}, {policy_name(self.policy)}"
 
     def capacity(
         self, *, groups: int | None = None, sizes: Sequence[int] | None = None
@@ -195,12 +213,12 @@ class Memory:
         if self.total is None or self.policy == "reservoir":
             return
         if self.shared_by == "task":
-            _enough("total", self.total, tasks, "tasks")
+            _check_enough("total", self.total, tasks, "tasks")
         elif self.quota == "floor":
-            _enough("total", self.total, groups, "classes")
+            _check_enough("total", self.total, groups, "classes")
 
     # -- what it does ----------------------------------------------------------------------------
-    def update(self, learner: Source, rows: Tensor) -> Exemplars:
+    def update(self, learner: PolicyLearner, rows: Tensor) -> Exemplars:
         """The exemplars after a task, from those before and the task's training rows.
 
         Reads the learner, changes nothing. Called again in the same task it gives the same answer
@@ -217,10 +235,10 @@ class Memory:
             if self.policy == "reservoir":
                 return reservoir(learner, rows, first, self.total or 0)
             return self._by_task(learner, rows)
-        return self._by_class(learner, by_class(rows, labels))
+        return self._by_class(learner, group_by_class(rows, labels))
 
-    def _by_class(self, learner: Source, groups: list[Group]) -> Exemplars:
-        old = _before(learner)
+    def _by_class(self, learner: PolicyLearner, groups: list[RowGroup]) -> Exemplars:
+        old = _earlier_exemplars(learner)
         if not groups:
             return old
         if self.total is None:
@@ -233,27 +251,27 @@ class Memory:
             old = old.take(old.ranks < quota)
         return old.join(*self._pick(learner, groups, quota))
 
-    def _by_task(self, learner: Source, rows: Tensor) -> Exemplars:
-        old = _before(learner)
+    def _by_task(self, learner: PolicyLearner, rows: Tensor) -> Exemplars:
+        old = _earlier_exemplars(learner)
         if self.total is None:
             quota = self._share(len(rows)) if self.per_task is None else self.per_task
         else:
             tasks = learner.stage + 1
             self.check(groups=0, tasks=tasks)
             quota = self.total // tasks
-        (new,) = self._pick(learner, [Group(-1, rows)], quota)
+        (new,) = self._pick(learner, [RowGroup(-1, rows)], quota)
         if self.total is not None:
             if self.shrink == "equal":
                 old = old.take(old.ranks < quota)
             else:
-                old = _thin(learner, old, self.total - len(new))
+                old = _thin_out(learner, old, self.total - len(new))
         return old.join(new)
 
     def _share(self, rows: int) -> int:
         # 0.07 of 100 is 7, and not 8
-        return int(_ROUNDING[self.rounding](exact(self.fraction or 0.0) * rows))
+        return int(_ROUNDING[self.rounding](exact_fraction(self.fraction or 0.0) * rows))
 
-    def _refuse_small(self, groups: list[Group], quota: int) -> None:
+    def _refuse_small(self, groups: list[RowGroup], quota: int) -> None:
         small = {g.column: len(g.rows) for g in groups if len(g.rows) < quota}
         if self.strict and small:
             column, rows = min(small.items(), key=lambda item: item[1])
@@ -261,7 +279,7 @@ class Memory:
                 "per_class", f"at most {rows}, the rows of the class in column {column}", quota
             )
 
-    def _pick(self, learner: Source, groups: list[Group], quota: int) -> list[Exemplars]:
+    def _pick(self, learner: PolicyLearner, groups: list[RowGroup], quota: int) -> list[Exemplars]:
         counts = [min(quota, len(group.rows)) for group in groups]
         if self.policy == "random":
             drawn_by = [group_key(learner, group.column) for group in groups]
@@ -271,10 +289,10 @@ class Memory:
             wanted = zip(groups, counts, strict=True)
             orders = [rank(learner, group.rows, group.column, n) for group, n in wanted]
         chosen = zip(groups, orders, counts, strict=True)
-        return [items(learner, group, order[:n]) for group, order, n in chosen]
+        return [select_items(learner, group, order[:n]) for group, order, n in chosen]
 
     def _ranking(self) -> Ranking:
-        return ranking_of(
+        return make_ranking(
             self.policy,
             normalize=self.normalize,
             dedupe=self.dedupe,
@@ -297,19 +315,19 @@ def check_memory(memory: object, *, optional: bool = False) -> None:
         raise bad("memory", f"a Memory such as Memory(total=500){', or None' * optional}", memory)
 
 
-def _enough(argument: str, budget: int, shares: int, what: str) -> None:
+def _check_enough(argument: str, budget: int, shares: int, what: str) -> None:
     if budget < shares:
         expected = f"at least one item for each of {shares} {what} ({argument}={shares} or more)"
         raise bad(argument, expected, budget)
 
 
-def _before(learner: Source) -> Exemplars:
+def _earlier_exemplars(learner: PolicyLearner) -> Exemplars:
     """What earlier tasks left."""
     old = learner.exemplars
     return old.take(old.stages != learner.stage)
 
 
-def _thin(learner: Source, old: Exemplars, room: int) -> Exemplars:
+def _thin_out(learner: PolicyLearner, old: Exemplars, room: int) -> Exemplars:
     """As many of the old items as fit, chosen uniformly, in their old sequence."""
     if len(old) <= room:
         return old

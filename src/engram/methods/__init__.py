@@ -1,4 +1,10 @@
-"""Methods: one file each, written for one learner, mapped over many by the engine."""
+"""Continual-learning methods, one file each, written for one learner and mapped over many runs
+by the engine.
+
+Not here: exemplar memories and their policies (engram.memory), the training loop (engram.engine),
+networks (engram.models). Begin with method.Method, the contract, then finetune and er; parts shared
+by several methods are quadratic_penalty, fisher, frozen_root.
+"""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from engram.errors import whole
+from engram.errors import check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Gradient, Method, ReplaySpec, State, Terms
-from engram.streams.core import Task
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Gradient, Method, ReplaySpec, State, Terms
+from engram.streams.stream import Task
 
 FLOOR = 1e-12
 
@@ -58,20 +58,20 @@ class AGEM(Method):
     Chaudhry et al. 2019, International Conference on Learning Representations.
     """
 
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     size: int = 0
     masks: bool = False
     memory: Memory = field(default=Memory(total=500))
 
     def __post_init__(self) -> None:
-        whole("size", self.size)
+        check_int("size", self.size)
         check_memory(self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("apart", self.size)
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         if self.masks:
             shown = learner.stream.visible[learner.stage]
             learner.state = {"shown": shown.to(learner.device)}
@@ -86,6 +86,6 @@ class AGEM(Method):
         gradient = grad(batch)
         return project(gradient, grad(batch.memory[0])) if batch.memory else gradient
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
         learner.state = {}

@@ -1,4 +1,6 @@
-"""BiC: distillation, and a second step that fits the bias of the new classes with two numbers."""
+"""BiC: distillation, and a second step that fits the bias of the new classes with two numbers by
+Newton's method.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +11,32 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from engram.errors import bad, choose, number, whole
+from engram.errors import bad, check_choice, check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.losses import (
-    balance,
-    bce_rows,
-    ce_rows,
-    distill_rows,
-    mean,
-    multi_hot,
-)
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.losses import balancing_weights, bce_rows, ce_rows, distill_rows, mean, multi_hot
 from engram.memory import Exemplars, Memory, check_memory
-from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
 from engram.methods.icarl import soft_targets
-from engram.methods.newton import minimum
-from engram.models.output import Output
-from engram.streams.core import Task
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.models.forward_pass import Output
+from engram.streams.stream import Task
 
 VARIANTS = ("softmax", "sigmoid", "distil")
 HISTORIES = ("latest", "all")
 SCOPES = ("all", "new")
-READ = 1024  # rows at a time
+ROWS_PER_PASS = 1024  # rows at a time
 
 
-def corrected(logits: Tensor, state: State, which: str = "") -> Tensor:
+def correct_logits(logits: Tensor, state: State, which: str = "") -> Tensor:
     """Logits with each class's own scale and shift."""
     scale, shift = state[f"{which}scale"], state[f"{which}shift"]
     return torch.addcmul(shift, scale, logits)
 
 
-def factors(alpha: Tensor, beta: Tensor, new: Tensor, variant: str) -> tuple[Tensor, Tensor]:
+def bias_correction_factors(
+    alpha: Tensor, beta: Tensor, new: Tensor, variant: str
+) -> tuple[Tensor, Tensor]:
     """([C] scales, [C] shifts): new classes ``alpha * o + beta``, old ones as the variant says.
 
     Old classes are left alone (``softmax``), or become ``o / alpha - beta``.
@@ -49,7 +45,9 @@ def factors(alpha: Tensor, beta: Tensor, new: Tensor, variant: str) -> tuple[Ten
     --------
     >>> o, new = torch.tensor([2.0, 1.0, 3.0]), torch.tensor([False, False, True])
     >>> for variant in ("softmax", "sigmoid"):
-    ...     scale, shift = factors(torch.tensor(0.5), torch.tensor(0.2), new, variant)
+    ...     scale, shift = bias_correction_factors(
+    ...         torch.tensor(0.5), torch.tensor(0.2), new, variant
+    ...     )
     ...     print([round(q, 4) for q in (scale * o + shift).tolist()])
     [2.0, 1.0, 1.7]
     [3.8, 1.8, 1.7]
@@ -112,12 +110,12 @@ class BiC(Method):
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
-        choose("variant", self.variant, VARIANTS)
-        choose("history", self.history, HISTORIES)
-        choose("label_scope", self.label_scope, SCOPES)
-        number("temperature", self.temperature, open_low=True)
-        number("shift_decay", self.shift_decay)
-        whole("hold_every", self.hold_every, 2)
+        check_choice("variant", self.variant, VARIANTS)
+        check_choice("history", self.history, HISTORIES)
+        check_choice("label_scope", self.label_scope, SCOPES)
+        check_float("temperature", self.temperature, open_low=True)
+        check_float("shift_decay", self.shift_decay)
+        check_int("hold_every", self.hold_every, 2)
         if self.variant == "softmax" and self.memory.policy != "random":
             wanted = "'random' for variant softmax, which puts rows aside before the task is learnt"
             raise bad("memory.policy", wanted, self.memory.policy)
@@ -126,12 +124,12 @@ class BiC(Method):
 
     @property
     def decides(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("argmax",) if self.variant == "softmax" else EITHER
+        return ("argmax",) if self.variant == "softmax" else ARGMAX_OR_THRESHOLD
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("union", held=self.hold_every if self.variant == "softmax" else 0)
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         if learner.stage == 0:
             _need_new_classes(learner, strict=self.variant == "softmax")
             self._need_room(learner)
@@ -151,7 +149,7 @@ class BiC(Method):
         task = self._task(net, batch, logits)
         if "teacher" not in state:
             return {"task": task}
-        old = corrected(net.frozen(state["teacher"])(batch.x).logits, state, "old ")
+        old = correct_logits(net.frozen(state["teacher"])(batch.x).logits, state, "old ")
         if self.variant == "softmax":
             rows = distill_rows(logits, old, batch.known, temperature=self.temperature)
         else:
@@ -165,7 +163,7 @@ class BiC(Method):
         among = batch.seen if self.label_scope == "all" else batch.new
         return mean(bce_rows(logits, multi_hot(batch.y, len(among), logits.dtype), among), batch.w)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         before = learner.state
         learner.exemplars = self.memory.update(learner, task.train)
         state = {name: before[name] for name in ("scale", "shift")}
@@ -173,19 +171,19 @@ class BiC(Method):
             state = {name: before[f"old {name}"] for name in state}
         if learner.stage:
             new = learner.new.to(learner.device)
-            scale, shift = factors(*self._fit(learner, before), new, self.variant)
+            scale, shift = bias_correction_factors(*self._fit(learner, before), new, self.variant)
             changed = new if self.variant == "softmax" else learner.seen.to(learner.device)
             state["scale"] = torch.where(changed, scale.to(new.device), state["scale"])
             state["shift"] = torch.where(changed, shift.to(new.device), state["shift"])
             state = {name: value.to(before[name].dtype) for name, value in state.items()}
         learner.state = state
 
-    def _fit(self, learner: Learner, before: State) -> tuple[Tensor, Tensor]:
+    def _fit(self, learner: RunLearner, before: State) -> tuple[Tensor, Tensor]:
         """(alpha, beta) that explain the labels of the rows for fitting best."""
         kept = learner.exemplars
-        rows = put_aside(kept, self.hold_every) if self.variant == "softmax" else kept
+        rows = select_held_out(kept, self.hold_every) if self.variant == "softmax" else kept
         _need_rows(rows, learner.stage)
-        y, logits, old = answers(learner, rows, before)
+        y, logits, old = collect_logits(learner, rows, before)
         seen, new = learner.seen.cpu(), learner.new.cpu()
         if self.variant == "softmax":
             cost = self._softmax_cost(logits, y[:, 0].clamp(min=0), seen, before)
@@ -194,7 +192,9 @@ class BiC(Method):
             if self.variant == "distil":
                 targets = soft_targets(y, old, seen & ~new)
             cost = _sigmoid_cost(logits, targets, seen)
-        fitted = minimum(lambda alpha, beta: cost(*factors(alpha, beta, new, self.variant), beta))
+        fitted = minimize_cost(
+            lambda alpha, beta: cost(*bias_correction_factors(alpha, beta, new, self.variant), beta)
+        )
         return fitted[0].to(learner.device), fitted[1].to(learner.device)
 
     def _softmax_cost(
@@ -203,8 +203,8 @@ class BiC(Method):
         if self.history == "all":
             past = {name: value.cpu().double() for name, value in before.items()
                     if name in ("old scale", "old shift")}  # fmt: skip
-            logits = corrected(logits, past, "old ")
-        w = balance(y, torch.ones(len(y), dtype=logits.dtype), logits.shape[-1])
+            logits = correct_logits(logits, past, "old ")
+        w = balancing_weights(y, torch.ones(len(y), dtype=logits.dtype), logits.shape[-1])
 
         def cost(scale: Tensor, shift: Tensor, beta: Tensor) -> Tensor:
             rows = ce_rows(scale * logits + shift, y, seen.expand_as(logits))
@@ -213,9 +213,9 @@ class BiC(Method):
         return cost
 
     def scores(self, output: Output, state: State) -> Tensor:
-        return corrected(output.logits, state)
+        return correct_logits(output.logits, state)
 
-    def _need_room(self, learner: Learner) -> None:
+    def _need_room(self, learner: RunLearner) -> None:
         """A class with one exemplar has none to put aside."""
         classes = len(learner.stream.order)
         most = self.memory.per_class or (self.memory.total and self.memory.total // classes)
@@ -224,25 +224,29 @@ class BiC(Method):
                       "to be put aside", self.memory.describe())  # fmt: skip
 
 
-def put_aside(kept: Exemplars, every: int) -> Exemplars:
+def select_held_out(kept: Exemplars, every: int) -> Exemplars:
     """Every so-manieth exemplar of each class, from the second on."""
     return kept.take(kept.ranks % every == 1)
 
 
 @torch.no_grad()
-def answers(learner: Learner, rows: Exemplars, before: State) -> tuple[Tensor, Tensor, Tensor]:
+def collect_logits(
+    learner: RunLearner, rows: Exemplars, before: State
+) -> tuple[Tensor, Tensor, Tensor]:
     """([n, L] labels, [n, C] logits, [n, C] corrected ones of the network before the task).
 
     On the CPU, in double precision.
     """
     past = {name: before[name].cpu().double() for name in ("old scale", "old shift")}
     net, parts = learner.net(), []
-    for chosen, stages in zip(rows.rows.split(READ), rows.stages.split(READ), strict=True):
+    for chosen, stages in zip(
+        rows.rows.split(ROWS_PER_PASS), rows.stages.split(ROWS_PER_PASS), strict=True
+    ):
         batch = learner.batch(chosen, stages)
         found = batch.y, net(batch.x).logits, net.frozen(before["teacher"])(batch.x).logits
         parts.append([one.cpu() for one in found])
     y, logits, old = (torch.cat(one) for one in zip(*parts, strict=True))
-    return y, logits.double(), corrected(old.double(), past, "old ")
+    return y, logits.double(), correct_logits(old.double(), past, "old ")
 
 
 def _sigmoid_cost(
@@ -254,7 +258,7 @@ def _sigmoid_cost(
     return cost
 
 
-def _need_new_classes(learner: Learner, *, strict: bool) -> None:
+def _need_new_classes(learner: RunLearner, *, strict: bool) -> None:
     """Every task opens classes; where the fit puts rows aside by class, it shows no others."""
     stages = torch.arange(len(learner.stream))[:, None]
     opens = learner.stream.opening == stages  # [T, C]
@@ -268,3 +272,40 @@ def _need_new_classes(learner: Learner, *, strict: bool) -> None:
 def _need_rows(rows: Exemplars, stage: int) -> None:
     if not bool((rows.stages < stage).any()) or not bool((rows.stages == stage).any()):
         raise bad("memory", "exemplars of old and of new classes to fit the correction on", "none")
+
+
+# ------------------------------------------------------------------------------------------------
+# The minimum of a smooth cost of a positive and a real number.
+
+
+STEPS = 30
+RIDGE = 1e-3  # keeps the minimum finite where labels can be had without any mistake
+FLAT_CURVATURE = 1e-6  # curvature below this counts as this
+
+
+def minimize_cost(cost: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """(alpha, beta) of the least ``cost(alpha, beta)``, found from (1, 0); alpha stays positive.
+
+    Newton's method on log alpha and beta, with steps of length 1 at most, and a small pull towards
+    (1, 0).
+
+    Examples
+    --------
+    >>> alpha, beta = minimize_cost(lambda a, b: 100 * ((a - 2) ** 2 + (b + 3) ** 2))
+    >>> round(alpha.item(), 3), round(beta.item(), 3)
+    (2.0, -3.0)
+    """
+
+    def ridged(point: Tensor) -> Tensor:
+        return cost(point[0].exp(), point[1]) + 0.5 * RIDGE * (point**2).sum()
+
+    point = torch.zeros(2, dtype=torch.float64)
+    with torch.enable_grad():
+        for _ in range(STEPS):
+            leaf = point.clone().requires_grad_(True)
+            (slope,) = torch.autograd.grad(ridged(leaf), leaf)
+            curve = torch.autograd.functional.hessian(ridged, point)
+            values, axes = torch.linalg.eigh(curve)
+            move = axes @ ((axes.T @ slope) / values.abs().clamp(min=FLAT_CURVATURE))
+            point = point - move / move.norm().clamp(min=1.0)
+    return point[0].exp(), point[1]

@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engram.errors import number, whole
+from engram.errors import check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.net import Net
+from engram.learner.networks import Net
 from engram.losses import mean
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, ReplaySpec, State, Terms
+from engram.methods.method import Method, ReplaySpec, State, Terms
 
 
-def squared(logits: Tensor, then: Tensor, classes: Tensor) -> Tensor:
+def squared_logit_distance(logits: Tensor, then: Tensor, classes: Tensor) -> Tensor:
     """[B] mean squared distance of logits to what they were, over `classes` [C].
 
     Examples
     --------
     >>> now, then = torch.tensor([[1.0, 5.0, 9.0]]), torch.tensor([[3.0, 5.0, 0.0]])
-    >>> squared(now, then, torch.tensor([True, True, False])).tolist()
+    >>> squared_logit_distance(now, then, torch.tensor([True, True, False])).tolist()
     [2.0]
     """
     total = torch.where(classes, (logits - then).square(), 0.0).sum(-1)
@@ -69,9 +69,9 @@ class DERpp(Method):
     memory: Memory = field(default=Memory(total=500, policy="reservoir"))
 
     def __post_init__(self) -> None:
-        number("alpha", self.alpha)
-        number("beta", self.beta)
-        whole("size", self.size)
+        check_float("alpha", self.alpha)
+        check_float("beta", self.beta)
+        check_int("size", self.size)
         check_memory(self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:
@@ -80,7 +80,7 @@ class DERpp(Method):
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         task, (stored, labelled) = net.task(batch), batch.memory
         logits = net(stored.x, stored.w).logits
-        kept = mean(squared(logits, stored.values["logits"], batch.seen), stored.w)
+        kept = mean(squared_logit_distance(logits, stored.values["logits"], batch.seen), stored.w)
         labels = net.task(labelled)
         return {"task": task, "logits": self.alpha * kept, "memory": self.beta * labels}
 

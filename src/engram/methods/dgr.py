@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.errors import bad, choose, number, whole
+from engram.errors import bad, check_choice, check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.learner.network import OPTIMIZERS
-from engram.losses import CLOSED, distill_rows, mean
-from engram.methods.base import Method, MethodNetworks, Network, Phase, State, Terms
-from engram.models.vae import LIKELIHOODS, VAE
-from engram.streams.core import Task
-from engram.streams.outline import StreamOutline
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.learner.parameter_layout import OPTIMIZERS
+from engram.losses import CLOSED_LOGIT, distill_rows, mean
+from engram.methods.method import Method, MethodNetworks, Network, Phase, State, Terms
+from engram.models.vae_generator import LIKELIHOODS, VAEGenerator
+from engram.streams.stream import Task
+from engram.streams.stream_outline import StreamOutline
 
 ORDERS = ("interleaved", "generator_first")
 NEW_CLASSES = ("zero_pad", "slice")
@@ -29,7 +29,7 @@ ROWS_AT_ONCE = 1024
 Noise = dict[str, Tensor]  # by purpose
 
 
-def hard_rows(student: Tensor, teacher: Tensor, heads: Tensor, rivals: Tensor) -> Tensor:
+def hard_label_loss(student: Tensor, teacher: Tensor, heads: Tensor, rivals: Tensor) -> Tensor:
     """[B, K] cross-entropy with the teacher's best class of each head [K, C].
 
     The student's softmax runs over the `rivals` [K, C] of the head.
@@ -38,12 +38,12 @@ def hard_rows(student: Tensor, teacher: Tensor, heads: Tensor, rivals: Tensor) -
     --------
     >>> student, teacher = torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 9.0]])
     >>> old, all_ = torch.tensor([[True, True, False]]), torch.tensor([[True, True, True]])
-    >>> round(hard_rows(student, teacher, old, all_).item(), 6)  # the third class is new
+    >>> round(hard_label_loss(student, teacher, old, all_).item(), 6)  # the third class is new
     1.098612
     """
     shape = (len(student), *heads.shape)  # [B, K, C]
-    target = teacher[:, None].expand(shape).masked_fill(~heads, CLOSED).argmax(-1)
-    log_p = student[:, None].expand(shape).masked_fill(~rivals, CLOSED).log_softmax(-1)
+    target = teacher[:, None].expand(shape).masked_fill(~heads, CLOSED_LOGIT).argmax(-1)
+    log_p = student[:, None].expand(shape).masked_fill(~rivals, CLOSED_LOGIT).log_softmax(-1)
     return -log_p.gather(-1, target[..., None]).squeeze(-1)
 
 
@@ -119,17 +119,17 @@ class DGR(Method):
 
     def __post_init__(self) -> None:
         if self.ratio is not None:
-            number("ratio", self.ratio, 0.0, 1.0)
-        number("temperature", self.temperature, open_low=True)
-        number("generator_lr", self.generator_lr)
-        whole("size", self.size)
-        whole("width", self.width)
-        whole("noise", self.noise, 1)
-        choose("kd_new_classes", self.kd_new_classes, NEW_CLASSES)
-        choose("passes", self.passes, PASSES)
-        choose("order", self.order, ORDERS)
-        choose("likelihood", self.likelihood, ("auto", *LIKELIHOODS))
-        choose("generator_optimizer", self.generator_optimizer, ("same", *OPTIMIZERS))
+            check_float("ratio", self.ratio, 0.0, 1.0)
+        check_float("temperature", self.temperature, open_low=True)
+        check_float("generator_lr", self.generator_lr)
+        check_int("size", self.size)
+        check_int("width", self.width)
+        check_int("noise", self.noise, 1)
+        check_choice("kd_new_classes", self.kd_new_classes, NEW_CLASSES)
+        check_choice("passes", self.passes, PASSES)
+        check_choice("order", self.order, ORDERS)
+        check_choice("likelihood", self.likelihood, ("auto", *LIKELIHOODS))
+        check_choice("generator_optimizer", self.generator_optimizer, ("same", *OPTIMIZERS))
 
     # -- the generator ---------------------------------------------------------------------------
     def networks(self, stream: StreamOutline) -> MethodNetworks:
@@ -140,7 +140,7 @@ class DGR(Method):
         if likelihood == "auto":
             likelihood = "bernoulli" if unit_range else "gaussian"
         width = self.width or min(max(math.prod(shape), NARROW), WIDE)
-        module = VAE(shape, width=width, noise=self.noise, likelihood=likelihood)
+        module = VAEGenerator(shape, width=width, noise=self.noise, likelihood=likelihood)
         optimizer = "" if self.generator_optimizer == "same" else self.generator_optimizer
         return Network(module, lr=self.generator_lr, optimizer=optimizer, counts=True)
 
@@ -153,7 +153,7 @@ class DGR(Method):
         )
 
     # -- a task ----------------------------------------------------------------------------------
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         self._need_unit_range(learner)
         learner.state = {}
         if learner.stage == 0:
@@ -168,13 +168,13 @@ class DGR(Method):
             "rivals": rivals.to(learner.device),
         }
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.state = {}
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         terms: Terms = {}
         noise = self._noise(net, batch, state)
-        dreams = self._dreams(net, batch, state, noise) if state else None
+        dreams = self._replay_samples(net, batch, state, noise) if state else None
         if net.phase != "generator":
             terms |= self._solver(net, batch, state, dreams)
         if net.phase != "solver":
@@ -198,11 +198,13 @@ class DGR(Method):
         found: Noise = {}
         for count in sorted(set(rows.values())):
             names = [name for name in rows if rows[name] == count]
-            drawn = keys.normal(keys.each(batch.key, *names), count, self.noise)
+            drawn = keys.normal(keys.fold_each(batch.key, *names), count, self.noise)
             found |= dict(zip(names, drawn.to(batch.w.dtype).unbind(0), strict=True))
         return found
 
-    def _dreams(self, net: Net, batch: Batch, state: State, noise: Noise) -> tuple[Tensor, Tensor]:
+    def _replay_samples(
+        self, net: Net, batch: Batch, state: State, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
         """Samples of the last generator, and their weights: 0 where the batch is padding."""
         w = batch.w.new_ones(self.size) if self.size else (batch.w > 0).to(batch.w.dtype)
         return net.frozen(state["before"], "generator.decode")(noise["dreams"]), w
@@ -238,7 +240,7 @@ class DGR(Method):
     ) -> Tensor:
         """[B, K] the loss of replayed rows at each old head."""
         if not self.distill:
-            return hard_rows(student, teacher, heads, rivals)
+            return hard_label_loss(student, teacher, heads, rivals)
         shape = (len(student), *heads.shape)
         return distill_rows(
             student[:, None].expand(shape), teacher[:, None].expand(shape), heads,
@@ -249,7 +251,7 @@ class DGR(Method):
     def _generator(
         self, net: Net, batch: Batch, dreams: tuple[Tensor, Tensor] | None, noise: Noise
     ) -> Terms:
-        cost, x = net.at("generator.cost"), self._material(net, batch)
+        cost, x = net.at("generator.cost"), self._generator_targets(net, batch)
         real = (batch.w > 0).to(batch.w.dtype)  # weights of classes are the classifier's
         if dreams is None:
             return {"generator": mean(cost(x, noise["own"]), real)}
@@ -259,15 +261,15 @@ class DGR(Method):
         own, replayed = both.split([len(x), len(again)])
         return {"generator": mean(own, real), "generator_replay": mean(replayed, w)}
 
-    def _material(self, net: Net, batch: Batch) -> Tensor:
+    def _generator_targets(self, net: Net, batch: Batch) -> Tensor:
         """What the generator learns of a batch."""
         return batch.x
 
-    def _seen(self, learner: Learner, rows: Tensor) -> Tensor:
+    def _seen(self, learner: RunLearner, rows: Tensor) -> Tensor:
         """The samples of rows, as the generator is to draw them."""
         return learner.batch(rows).x
 
-    def _need_unit_range(self, learner: Learner) -> None:
+    def _need_unit_range(self, learner: RunLearner) -> None:
         """Binary cross-entropy has no minimum for numbers outside of [0, 1]."""
         if self.likelihood != "bernoulli":  # auto knows what it chose
             return

@@ -7,19 +7,19 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from engram.errors import bad, choose, whole
+from engram.errors import bad, check_choice, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
-from engram.streams.core import Task
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.streams.stream import Task
 
 MIXES = ("paired", "union")
 REDUCTIONS = ("mean", "sum")
 
 
-def halves(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
+def task_and_memory_losses(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
     """The training objective on the new rows and on the memory rows, from one forward pass.
 
     Without memory rows the second is 0.
@@ -34,7 +34,7 @@ def replay_terms(net: Net, batch: Batch, reduce: str) -> Terms:
     """One mean over new and memory rows, or the sum of a mean over each."""
     if reduce == "mean":
         return {"task": net.task(batch)}
-    new, memory = halves(net, batch)
+    new, memory = task_and_memory_losses(net, batch)
     return {"task": new, "memory": memory}
 
 
@@ -74,7 +74,7 @@ class ER(Method):
     ReplaySpec(kind='union', size=0)
     """
 
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     memory: Memory = field(default=Memory(total=500))
     mix: str = "paired"
@@ -83,14 +83,14 @@ class ER(Method):
     renew: str = "task"
 
     def __post_init__(self) -> None:
-        choose("mix", self.mix, MIXES)
+        check_choice("mix", self.mix, MIXES)
         check_memory(self.memory)
-        choose("renew", self.renew, ("task", "step"))
+        check_choice("renew", self.renew, ("task", "step"))
         if self.renew == "step" and (self.mix != "paired" or self.memory.policy != "reservoir"):
             wanted = "'task', unless mix is 'paired' and the memory's policy 'reservoir'"
             raise bad("renew", wanted, self.renew)
-        choose("reduce", self.reduce, REDUCTIONS)
-        whole("size", self.size)
+        check_choice("reduce", self.reduce, REDUCTIONS)
+        check_int("size", self.size)
 
     def replay(self, stage: int) -> ReplaySpec:
         if self.mix == "union":
@@ -100,6 +100,6 @@ class ER(Method):
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         return replay_terms(net, batch, self.reduce)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         if self.renew == "task":  # else the engine keeps the reservoir
             learner.exemplars = self.memory.update(learner, task.train)

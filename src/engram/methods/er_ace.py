@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from engram.errors import whole
+from engram.errors import check_int
 from engram.learner.batch import Batch
-from engram.learner.net import Net
+from engram.learner.networks import Net
 from engram.losses import multi_hot
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, ReplaySpec, State, Terms
-from engram.methods.er import halves
+from engram.methods.er import task_and_memory_losses
+from engram.methods.method import Method, ReplaySpec, State, Terms
 
 
-def shown(batch: Batch) -> Tensor:
+def classes_in_batch(batch: Batch) -> Tensor:
     """[C] classes among the labels of a batch's new rows.
 
     Examples
@@ -24,7 +24,7 @@ def shown(batch: Batch) -> Tensor:
     >>> y, w = torch.tensor([[0], [2], [1]]), torch.tensor([1.0, 1.0, 0.0])
     >>> rest = dict.fromkeys(Batch._fields[3:10], torch.zeros(3, 4))
     >>> rest["old"] = torch.tensor([0.0, 1.0, 0.0])
-    >>> shown(Batch(x=y, y=y, w=w, **rest)).tolist()
+    >>> classes_in_batch(Batch(x=y, y=y, w=w, **rest)).tolist()
     [True, False, False, False]
     """
     rows = multi_hot(batch.y, batch.opened.shape[-1], batch.w.dtype)  # [B, C]
@@ -59,13 +59,13 @@ class ERACE(Method):
     memory: Memory = field(default=Memory(total=500, policy="reservoir"))
 
     def __post_init__(self) -> None:
-        whole("size", self.size)
+        check_int("size", self.size)
         check_memory(self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("pair", self.size, renew="step")
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
-        own = shown(batch) | (batch.old[:, None] > 0)  # [B, C]
-        new, memory = halves(net, batch._replace(open=batch.open & own))
+        own = classes_in_batch(batch) | (batch.old[:, None] > 0)  # [B, C]
+        new, memory = task_and_memory_losses(net, batch._replace(open=batch.open & own))
         return {"task": new, "memory": memory}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engram.errors import choose, whole
+from engram.errors import check_choice, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.memory import Memory
-from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
 from engram.methods.er import MIXES, REDUCTIONS, replay_terms
-from engram.streams.core import Task
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.streams.stream import Task
 
 EVERYTHING = Memory(fraction=1.0)
 
@@ -42,16 +42,16 @@ class ERInfinite(Method):
     """
 
     reads: ClassVar[str] = "past"
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     mix: str = "union"
     reduce: str = "mean"
     size: int = 0
 
     def __post_init__(self) -> None:
-        choose("mix", self.mix, MIXES)
-        choose("reduce", self.reduce, REDUCTIONS)
-        whole("size", self.size)
+        check_choice("mix", self.mix, MIXES)
+        check_choice("reduce", self.reduce, REDUCTIONS)
+        check_int("size", self.size)
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("pair", self.size) if self.mix == "paired" else ReplaySpec("past")
@@ -59,7 +59,7 @@ class ERInfinite(Method):
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         return replay_terms(net, batch, self.reduce)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         if self.mix == "paired":
             learner.exemplars = EVERYTHING.update(learner, task.train)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engram.learner.learner import Learner
-from engram.methods.fisher import check_learner, check_options, fisher
-from engram.methods.quadratic import Anchored, merge
-from engram.streams.core import Task
+from engram.learner.learner import RunLearner
+from engram.methods.fisher import check_learner, check_options, fisher_information
+from engram.methods.quadratic_penalty import Anchored, merge_quadratics
+from engram.streams.stream import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +69,16 @@ class EWC(Anchored):
     def factor(self) -> float | Tensor:
         return self.strength / 2 if self.half else self.strength
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         check_learner(learner, self.labels)  # before the training, not after it
 
-    def importance_of(self, learner: Learner) -> Tensor:
+    def importance_of(self, learner: RunLearner) -> Tensor:
         """[P] the Fisher information after the current task."""
-        return fisher(
+        return fisher_information(
             learner, labels=self.labels, group=self.group, term=self.term,
             batch_statistics=self.batch_statistics,
         )  # fmt: skip
 
-    def finish(self, learner: Learner, task: Task) -> None:
-        learner.state = merge(learner.state, self.importance_of(learner), learner.vector)
+    def finish(self, learner: RunLearner, task: Task) -> None:
+        learner.state = merge_quadratics(learner.state, self.importance_of(learner), learner.vector)
         self.store(learner, task)

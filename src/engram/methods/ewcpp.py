@@ -7,23 +7,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engram.errors import choose, whole
-from engram.learner.learner import Learner
-from engram.methods.base import State
-from engram.methods.quadratic import Anchored, check_floats, normalise
-from engram.streams.core import Task
+from engram.errors import check_choice, check_int
+from engram.learner.learner import RunLearner
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import Anchored, check_floats, normalise_importance
+from engram.streams.stream import Task
 
 SIDES = ("batch", "running")
 STARTS = ("first", "zero")
 
 
-def moving(old: Tensor, new: Tensor, alpha: float | Tensor, on: str = "batch") -> Tensor:
+def moving_average(old: Tensor, new: Tensor, alpha: float | Tensor, on: str = "batch") -> Tensor:
     """The moving average, alpha being the weight of the new value, or of the old with "running".
 
     Examples
     --------
     >>> old, new = torch.tensor(0.1), torch.tensor(0.5)
-    >>> round(moving(old, new, 0.9).item(), 6), round(moving(old, new, 0.9, "running").item(), 6)
+    >>> (
+    ...     round(moving_average(old, new, 0.9).item(), 6),
+    ...     round(moving_average(old, new, 0.9, "running").item(), 6),
+    ... )
     (0.46, 0.14)
     """
     return torch.lerp(old, new, alpha if on == "batch" else 1 - alpha)
@@ -84,15 +87,15 @@ class EWCpp(Anchored):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_floats(self, {"alpha": (0.0, 1.0)})
-        choose("alpha_on", self.alpha_on, SIDES)
-        choose("init", self.init, STARTS)
-        choose("update", self.update, ("step", "interval"))
-        whole("every", self.every, 1)
+        check_choice("alpha_on", self.alpha_on, SIDES)
+        check_choice("init", self.init, STARTS)
+        check_choice("update", self.update, ("step", "interval"))
+        check_int("every", self.every, 1)
 
     def factor(self) -> float | Tensor:
         return self.strength / 2 if self.half else self.strength
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         zero = torch.zeros_like(learner.vector)
         state = {"running": zero} | learner.state
         state["steps"] = torch.zeros((), dtype=torch.long, device=zero.device)
@@ -114,16 +117,16 @@ class EWCpp(Anchored):
         return {**state, "running": running, "total": total, "steps": steps + 1}
 
     def _moved(self, running: Tensor, batch: Tensor, first: Tensor | None) -> Tensor:
-        moved = moving(running, batch, self.alpha, self.alpha_on)
+        moved = moving_average(running, batch, self.alpha, self.alpha_on)
         return moved if first is None else torch.where(first, batch, moved)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         state = dict(learner.state)
         left = int(state["steps"]) % self.every if self.update == "interval" else 0
         if left:
             state["running"] = self._moved(state["running"], state["total"] / left, None)
         importance = state["running"]
         if self.normalize:
-            importance = normalise(learner, importance, "minmax_global")
+            importance = normalise_importance(learner, importance, "minmax_global")
         learner.state = state | {"importance": importance, "anchor": learner.vector}
         self.store(learner, task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engram.methods.base import EITHER, Method
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,4 +23,4 @@ class Finetune(Method):
     True
     """
 
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD

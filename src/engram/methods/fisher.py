@@ -6,21 +6,20 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.errors import bad, choose, whole
+from engram.errors import bad, check_choice, check_int
 from engram.learner.batch import Batch
 from engram.learner.gradients import Term
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.learner.objectives import binary, class_balanced
-from engram.learner.scopes import competing
-from engram.losses import CLOSED, bce_rows, ce_rows, masked_ce, mean, multi_hot
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.learner.objectives import binary, class_balanced, competing_classes
+from engram.losses import CLOSED_LOGIT, bce_rows, ce_rows, masked_ce, mean, multi_hot
 
 LABELS = ("true", "pred", "sample", "all")
 TERMS = ("likelihood", "objective")
 
 
-def fisher(
-    learner: Learner,
+def fisher_information(
+    learner: RunLearner,
     *,
     labels: str = "true",
     group: int | str = 1,
@@ -49,20 +48,23 @@ def fisher(
     """
     check_options(labels, group, term, batch_statistics)
     check_learner(learner, labels)
-    rows = in_groups(learner, learner.task.train if rows is None else rows, group)
+    rows = shuffle_for_groups(learner, learner.task.train if rows is None else rows, group)
     if term == "objective":
         return learner.average_gradient(
-            _objective(learner, group), group=group, rows=rows, batch_statistics=batch_statistics
+            _choose_objective(learner, group),
+            group=group,
+            rows=rows,
+            batch_statistics=batch_statistics,
         )
     if labels == "all":
         count = learner.opened.shape[0] if learner.scope == "all" else int(learner.seen.sum())
         parts = [learner.average_gradient(_class_term(c), rows=rows) for c in range(count)]
         return torch.stack(parts).sum(0)
-    given = _sampled(learner, rows) if labels == "sample" else None
+    given = _sample_classes(learner, rows) if labels == "sample" else None
     if learner.networks.objective is binary:
-        used = bernoulli
+        used = bernoulli_nll
     else:
-        used = most_likely if labels == "pred" else likelihood
+        used = predicted_class_nll if labels == "pred" else visible_label_nll
     return learner.average_gradient(
         used, group=group, rows=rows, labels=given, batch_statistics=batch_statistics
     )
@@ -70,8 +72,8 @@ def fisher(
 
 def check_options(labels: str, group: int | str, term: str, batch_statistics: bool = False) -> None:
     """Refuse variants that do not exist or do not go together."""
-    choose("labels", labels, LABELS)
-    choose("term", term, TERMS)
+    check_choice("labels", labels, LABELS)
+    check_choice("term", term, TERMS)
     check_group(group, batch_statistics)
     if labels == "all" and group != 1:
         raise bad("group", "1, because labels='all' is an expectation per sample", group)
@@ -87,69 +89,69 @@ def check_group(group: int | str, batch_statistics: bool = False) -> None:
         if group != "full":
             raise bad("group", 'a whole number of at least 1, or "full"', group)
     else:
-        whole("group", group, 1)
+        check_int("group", group, 1)
 
 
-def in_groups(learner: Learner, rows: Tensor, group: int | str) -> Tensor:
+def shuffle_for_groups(learner: RunLearner, rows: Tensor, group: int | str) -> Tensor:
     """The rows, shuffled where mini-batches are made of them: rows may lie sorted by class."""
     if group in (1, "full"):
         return rows
     key = keys.fold(learner.seed, "importance", learner.stage)
-    return rows[keys.order(key, len(rows), len(rows))]
+    return rows[keys.permutation(key, len(rows), len(rows))]
 
 
-def check_learner(learner: Learner, labels: str) -> None:
+def check_learner(learner: RunLearner, labels: str) -> None:
     """Refuse variants that the learner's training objective does not allow."""
     if learner.networks.objective is binary and labels != "true":
         raise bad("labels", "'true', because the training loss is 'bce'", labels)
 
 
-def likelihood(net: Net, batch: Batch) -> Tensor:
+def visible_label_nll(net: Net, batch: Batch) -> Tensor:
     """-log p of the visible label, softmax over the open classes."""
     return masked_ce(net(batch.x, batch.w).logits, batch.target, batch.open, batch.w)
 
 
-def most_likely(net: Net, batch: Batch) -> Tensor:
+def predicted_class_nll(net: Net, batch: Batch) -> Tensor:
     """-log p of the class the network answers."""
     logits = net(batch.x, batch.w).logits
-    answer = logits.detach().masked_fill(~batch.open, CLOSED).argmax(-1)
+    answer = logits.detach().masked_fill(~batch.open, CLOSED_LOGIT).argmax(-1)
     return mean(ce_rows(logits, answer, batch.open), batch.w)
 
 
-def bernoulli(net: Net, batch: Batch) -> Tensor:
+def bernoulli_nll(net: Net, batch: Batch) -> Tensor:
     """-log p of all visible labels, one Bernoulli variable per open class."""
     logits = net(batch.x, batch.w).logits
     targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
     return mean(bce_rows(logits, targets, batch.open, "sum"), batch.w)
 
 
-def objective(net: Net, batch: Batch) -> Tensor:
+def training_objective(net: Net, batch: Batch) -> Tensor:
     """The training objective."""
     return net.task(batch)
 
 
-def _objective(learner: Learner, group: int | str) -> Term:
+def _choose_objective(learner: RunLearner, group: int | str) -> Term:
     # of one row, class-balanced and plain cross-entropy are the same; the plain one is a mean over
     # rows, which average_gradient needs for a pass over all samples at once
     balanced = learner.networks.objective is class_balanced
-    return likelihood if balanced and group == 1 else objective
+    return visible_label_nll if balanced and group == 1 else training_objective
 
 
 def _class_term(column: int) -> Term:
     """Its squared gradient is p_c (d log p_c)^2: one class's share of the expectation."""
 
     def term(net: Net, batch: Batch) -> Tensor:
-        logits = net(batch.x, batch.w).logits.masked_fill(~batch.open, CLOSED)
+        logits = net(batch.x, batch.w).logits.masked_fill(~batch.open, CLOSED_LOGIT)
         log_p = logits.log_softmax(-1)[..., column]
         return mean(log_p.detach().exp().sqrt() * log_p, batch.w)
 
     return term
 
 
-def _sampled(learner: Learner, rows: Tensor) -> Tensor:
+def _sample_classes(learner: RunLearner, rows: Tensor) -> Tensor:
     """[n] classes drawn from the model's probabilities over the open classes."""
     logits = learner.outputs(rows).logits.double()  # [n, C]
-    table = competing(learner.scope, learner.opened, learner.stream.visible, learner.stage)
-    chance = logits.masked_fill(~table[learner.stage], CLOSED).softmax(-1).cumsum(-1)
+    table = competing_classes(learner.scope, learner.opened, learner.stream.visible, learner.stage)
+    chance = logits.masked_fill(~table[learner.stage], CLOSED_LOGIT).softmax(-1).cumsum(-1)
     draw = keys.uniform(keys.fold(learner.seed, "fisher", "labels", learner.stage), len(rows))
     return (chance <= draw[:, None] * chance[:, -1:]).sum(-1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from engram.errors import bad, choose, number, whole
-from engram.methods.base import Method, Prologue, RootFile
+from engram.errors import bad, check_choice, check_float, check_int
+from engram.methods.method import Method, Prologue, RootFile
 
 ROOTS = ("heldout", "first_task", "none", "external")
 
@@ -49,11 +49,11 @@ class FrozenRoot(Method):
 
     def check_root(self) -> None:
         """Refuse settings of the root that cannot be meant."""
-        choose("root", self.root, ROOTS)
-        number("root_share", self.root_share, 0.0, 0.9, open_low=True)
-        whole("root_iterations", self.root_iterations, 1)
-        whole("root_batch_size", self.root_batch_size, 1)
-        number("root_lr", self.root_lr)
+        check_choice("root", self.root, ROOTS)
+        check_float("root_share", self.root_share, 0.0, 0.9, open_low=True)
+        check_int("root_iterations", self.root_iterations, 1)
+        check_int("root_batch_size", self.root_batch_size, 1)
+        check_float("root_lr", self.root_lr)
         for name in ("root_file", "root_sha256"):
             value = getattr(self, name)
             if not isinstance(value, str) or bool(value) != (self.root == "external"):

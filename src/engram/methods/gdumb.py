@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engram.errors import whole
-from engram.learner.learner import Learner
+from engram.errors import check_int
+from engram.learner.learner import RunLearner
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, Phase
-from engram.streams.core import Task
+from engram.methods.method import Method, Phase
+from engram.streams.stream import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +40,10 @@ class GDumb(Method):
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
-        whole("epochs", self.epochs, 1)
+        check_int("epochs", self.epochs, 1)
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
         return (Phase(rows="memory", fresh=True, epochs=self.epochs),)
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)

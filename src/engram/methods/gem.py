@@ -1,4 +1,6 @@
-"""Gradient episodic memory: no step against the gradients of past tasks."""
+"""Gradient episodic memory: no step against the gradients of past tasks, and the small quadratic
+program that finds such a step.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +11,27 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.errors import bad, whole
+from engram.errors import bad, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.memory import Memory
-from engram.methods.base import EITHER, Gradient, Method, ReplaySpec, State, Terms
-from engram.methods.dual import nonnegative
-from engram.methods.quadratic import check_floats
-from engram.streams.core import Task
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Gradient, Method, ReplaySpec, State, Terms
+from engram.methods.quadratic_penalty import check_floats
+from engram.streams.stream import Task
 
 NARROW, WIDE = 1 << 14, 1 << 20  # columns of a block: fit a cache, or fill a GPU
 BLOCKS = 32  # at most so many, because each is a handful of calls
 
 
-def inner(past: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+def inner_products(past: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """M M' [t, t] and M g [t] of past gradients M [t, P] and the present one, in double precision.
 
     Block by block: the gradients in double precision, twice their size, are never there at once.
 
     Examples
     --------
-    >>> products, along = inner(torch.tensor([[1.0, 2.0]]), torch.tensor([3.0, -1.0]))
+    >>> products, along = inner_products(torch.tensor([[1.0, 2.0]]), torch.tensor([3.0, -1.0]))
     >>> products.tolist(), along.tolist()
     ([[5.0]], [1.0])
     """
@@ -61,11 +62,11 @@ def project(
     [0.0, 3.0]
     """
     # the dual is tiny; in double precision it costs nothing and nearly parallel memories are safe
-    products, along = inner(past, gradient)
+    products, along = inner_products(past, gradient)
     count = past.shape[0]
     curvature = products + eps * torch.eye(count, dtype=products.dtype, device=past.device)
     # v = margin + u, u >= 0
-    v = margin + nonnegative(curvature, along + margin * curvature.sum(-1))
+    v = margin + solve_nonnegative(curvature, along + margin * curvature.sum(-1))
     with torch.autocast(past.device.type, enabled=False):  # the network's precision is not ours
         bent = gradient + past.mT @ v.to(past.dtype)
     return torch.where((along < 0).any(), bent, gradient)
@@ -107,7 +108,7 @@ class GEM(Method):
     Lopez-Paz and Ranzato 2017, Advances in Neural Information Processing Systems.
     """
 
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     margin: float = 0.5
     eps: float = 1e-3
@@ -119,7 +120,7 @@ class GEM(Method):
     def __post_init__(self) -> None:
         infinite = float("inf")
         check_floats(self, {"margin": (0.0, infinite), "eps": (0.0, infinite)})
-        whole("size", self.size)
+        check_int("size", self.size)
         check_floats(self, {"counted": (0.0, 1.0)})
         if self.counted == 0:
             raise bad("counted", "a share above 0", self.counted)
@@ -145,7 +146,7 @@ class GEM(Method):
         number = real.sum()
         place = torch.arange(len(real), device=real.device)  # padding is behind
         if self.redraw:
-            place = keys.order(keys.fold(batch.key, "counted"), len(real), number).argsort()
+            place = keys.permutation(keys.fold(batch.key, "counted"), len(real), number).argsort()
         # rounded up, but 0.2 of 235 is 47 whatever the rounding of 0.2
         chosen = place < torch.ceil(number * self.counted * (1 - 1e-6))
         return chosen.to(batch.w.dtype)
@@ -157,5 +158,173 @@ class GEM(Method):
         past = torch.stack([grad(one) for one in batch.memory])  # [t, P]
         return project(gradient, past, margin=self.margin, eps=self.eps)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
+
+
+# ------------------------------------------------------------------------------------------------
+# A small quadratic program, min u' A u / 2 + q' u over u >= 0, without host decisions.
+#
+# Written for one problem, it maps over runs and captures into a CUDA graph: fixed numbers of
+# rounds, no library call that waits for the device. Only where values may decide, a shorter way is
+# tried.
+
+
+MOST_ENUMERATED = 6  # up to so many unknowns all active sets are tried
+TOLERANCE = 1e-15  # products of unknown and slack, relative
+RIDGE = 1e-13  # for unknowns that depend on each other
+MOST_EXCHANGES = 5
+MOST_INTERIOR_STEPS = 12
+STEP_SHARE = 0.995  # share of the way to the boundary that a step may go
+
+
+def solve_nonnegative(a: Tensor, q: Tensor) -> Tensor:
+    """The minimiser [t] of u' A u / 2 + q' u over u >= 0, A [t, t] symmetric and not indefinite.
+
+    Examples
+    --------
+    >>> solve_nonnegative(torch.eye(2), torch.tensor([-2.0, 3.0])).tolist()
+    [2.0, 0.0]
+    """
+    # unit diagonal and unit q: tolerances then mean the same for all problems
+    root = a.diagonal().clamp(min=0).sqrt()
+    root = torch.where(root > 0, root, 1.0)
+    scaled, slope = a / root[:, None] / root, q / root
+    top = slope.abs().amax()
+    top = torch.where(top > 0, top, 1.0)
+    slope = slope / top
+    if q.shape[0] <= MOST_ENUMERATED:
+        found = _solve_every_set(scaled, slope)
+    else:
+        early = _exchange_signs(scaled, slope) if _may_read_values(slope) else None
+        found = _solve_by_interior_points(scaled, slope) if early is None else early
+    return found * top / root
+
+
+def quadratic_objective(a: Tensor, q: Tensor, u: Tensor) -> Tensor:
+    """[...] the objective of candidates u [..., t]."""
+    return ((u @ a) * u).sum(-1) / 2 + u @ q
+
+
+def _solve_every_set(a: Tensor, q: Tensor) -> Tensor:
+    """Solve for every choice of positive unknowns; the best that is feasible is the answer."""
+    count = q.shape[0]
+    number = torch.arange(2**count, device=q.device)[:, None]
+    free = (number >> torch.arange(count, device=q.device)) % 2 == 1  # [2^t, t]
+    return _best_candidate(a, q, eliminate(*_restrict_system(a, q, free)))
+
+
+def _best_candidate(a: Tensor, q: Tensor, candidates: Tensor) -> Tensor:
+    """The candidate [n, t] with the lowest objective; any is feasible once cut at 0."""
+    sound = candidates.isfinite().all(-1)
+    feasible = torch.where(sound[:, None], candidates, 0.0).clamp(min=0)
+    best = quadratic_objective(a, q, feasible).argmin(-1, keepdim=True)
+    return feasible.gather(0, best[:, None].expand(1, q.shape[0])).squeeze(0)
+
+
+def _restrict_system(a: Tensor, q: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
+    """Systems [..., t, t], [..., t] for the `free` [..., t] unknowns, the others being 0."""
+    both = free.unsqueeze(-1) & free.unsqueeze(-2)
+    eye = torch.eye(q.shape[0], dtype=a.dtype, device=a.device)
+    return torch.where(both, a, eye), torch.where(free, -q, 0.0)
+
+
+def eliminate(matrix: Tensor, right: Tensor) -> Tensor:
+    """Solve positive definite systems [..., t, t] by elimination: they need no pivots."""
+    return _eliminate_columns(matrix, right.unsqueeze(-1))[..., 0]
+
+
+def _eliminate_columns(matrix: Tensor, right: Tensor) -> Tensor:
+    """The same for several right sides [..., t, n]."""
+    count = matrix.shape[-1]
+    table = torch.cat([matrix, right], -1)  # [..., t, t + n]
+    eye = torch.eye(count, dtype=matrix.dtype, device=matrix.device)
+    for k in range(count):
+        row = table[..., k, :] / table[..., k, k, None]
+        column = table[..., :, k] - eye[k]
+        table = torch.addcmul(table, column.unsqueeze(-1), row.unsqueeze(-2), value=-1)
+    return table[..., count:]
+
+
+def _must_eliminate(matrix: Tensor) -> bool:
+    """On CUDA torch's own routines cannot be captured for several runs at once."""
+    return matrix.is_cuda
+
+
+def _invert(matrix: Tensor) -> Tensor:
+    if _must_eliminate(matrix):
+        return _eliminate_columns(
+            matrix, torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        )
+    found: Tensor = torch.linalg.inv_ex(matrix)[0]
+    return found
+
+
+def _solve(matrix: Tensor, right: Tensor) -> Tensor:
+    if _must_eliminate(matrix):
+        return eliminate(matrix, right)
+    found: Tensor = torch.linalg.solve_ex(matrix, right)[0]
+    return found
+
+
+def _may_read_values(q: Tensor) -> bool:
+    """Whether values may decide: one problem on the CPU, neither mapped nor captured."""
+    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(q)
+    return q.device.type == "cpu" and not wrapped
+
+
+def _exchange_signs(a: Tensor, q: Tensor) -> Tensor | None:
+    """Exchange all unknowns of the wrong sign until none is left; None where that goes in circles.
+
+    A few small solves in place of the fixed rounds below, and the same answer.
+    """
+    free = q < 0
+    for _ in range(MOST_INTERIOR_STEPS):
+        u, info = torch.linalg.solve_ex(*_restrict_system(a, q, free))
+        signed = torch.where(free, u, torch.addmv(q, a, u))
+        wrong = signed < -TOLERANCE
+        if info or not bool(signed.isfinite().all()):
+            return None
+        if not bool(wrong.any()):
+            found: Tensor = u.clamp(min=0)
+            return found
+        free = free ^ wrong
+    return None
+
+
+def _solve_by_interior_points(a: Tensor, q: Tensor) -> Tensor:
+    """Most of the way along the central path, then guesses of which unknowns are positive."""
+    count = q.shape[0]
+    x = torch.ones(2, count, dtype=q.dtype, device=q.device)  # unknowns u and slacks A u + q
+    for _ in range(8 + count // 8):
+        x = _predict_and_correct(a, q, x)
+    found, free = [x[0]], x[0] > x[1]
+    ridge = a + RIDGE * torch.eye(count, dtype=a.dtype, device=a.device)
+    for _ in range(MOST_EXCHANGES):
+        u = _solve(*_restrict_system(ridge, q, free))
+        found.append(u)
+        free = torch.where(free, u, -torch.addmv(q, a, u)) > 0
+    return _best_candidate(a, q, torch.stack(found))
+
+
+def _predict_and_correct(a: Tensor, q: Tensor, x: Tensor) -> Tensor:
+    """One predictor and corrector: the products of unknown and slack fall, both stay positive."""
+    u, w = x
+    ratio = w / u
+    inverse = _invert(a + torch.diag(ratio))
+    off = torch.addmv(q, a, u)
+    du = -(inverse @ off)
+    change = torch.stack([du, -w - ratio * du])
+    ahead = x + _longest_step(x, change) * change
+    products = torch.stack([u * w, ahead[0] * ahead[1]]).mean(-1)
+    aim = (products[1] / products[0]) ** 3 * products[0]
+    centre = (aim - change[0] * change[1]) / u
+    du = inverse @ (centre - off)
+    change = torch.stack([du, centre - w - ratio * du])
+    # once the products are rounding, a further round could only break what is there
+    return torch.where(products[0] > TOLERANCE, x + _longest_step(x, change) * change, x)
+
+
+def _longest_step(x: Tensor, change: Tensor) -> Tensor:
+    """Longest step, at most 1, that keeps x positive."""
+    return STEP_SHARE / (-change / x).amax().clamp(min=STEP_SHARE)

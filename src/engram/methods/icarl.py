@@ -9,19 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engram.errors import bad, choose, number
+from engram.errors import bad, check_choice, check_float
 from engram.learner.batch import Batch
-from engram.learner.learner import EVAL_ROWS, Learner
-from engram.learner.net import Net
+from engram.learner.learner import EVAL_ROWS, RunLearner
+from engram.learner.networks import Net
 from engram.losses import bce_rows, mean, multi_hot
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
-from engram.models.output import Output
-from engram.streams.core import Task
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.models.forward_pass import Output
+from engram.streams.stream import Task
 
 VARIANTS = ("nme", "hb1", "cnn", "norm")
 REDUCTIONS = ("mean", "sum")
-NOWHERE = 4.0  # distance of a class without a mean; unit vectors are never further apart than 2
+NO_MEAN_DISTANCE = (
+    4.0  # distance of a class without a mean; unit vectors are never further apart than 2
+)
 
 
 def soft_targets(y: Tensor, old_logits: Tensor, known: Tensor) -> Tensor:
@@ -39,7 +41,7 @@ def soft_targets(y: Tensor, old_logits: Tensor, known: Tensor) -> Tensor:
     return torch.where(known, old_logits.sigmoid(), shown)
 
 
-def taught_targets(batch: Batch, old_logits: Tensor, shown: Tensor) -> Tensor:
+def distillation_targets(batch: Batch, old_logits: Tensor, shown: Tensor) -> Tensor:
     """[B, C] labels, and the old network's sigmoid for known classes.
 
     Rows of the task have their labels for all classes that it has `shown` [C], known ones too.
@@ -56,7 +58,7 @@ def class_means(features: Tensor, columns: Tensor, classes: int) -> tuple[Tensor
     return F.normalize(total, dim=-1), count > 0
 
 
-def distances(features: Tensor, means: Tensor) -> Tensor:
+def mean_distances(features: Tensor, means: Tensor) -> Tensor:
     """[B, C] distances of normalised features [B, d] to unit vectors [C, d]."""
     cosines = F.normalize(features, dim=-1) @ means.T
     return (2 - 2 * cosines).clamp(min=0).sqrt()
@@ -119,10 +121,10 @@ class ICaRL(Method):
     reset_scale: bool = False
 
     def __post_init__(self) -> None:
-        choose("variant", self.variant, VARIANTS)
-        choose("bce_reduction", self.bce_reduction, REDUCTIONS)
+        check_choice("variant", self.variant, VARIANTS)
+        check_choice("bce_reduction", self.bce_reduction, REDUCTIONS)
         check_memory(self.memory)
-        number("scale", self.scale, open_low=True)
+        check_float("scale", self.scale, open_low=True)
         if self.reset_scale and self.variant != "norm":
             raise bad("reset_scale", "False unless the variant is norm", True)
 
@@ -132,12 +134,12 @@ class ICaRL(Method):
 
     @property
     def decides(self) -> tuple[str, ...]:  # type: ignore[override]
-        return EITHER if self.variant in ("cnn", "norm") else ("argmax",)
+        return ARGMAX_OR_THRESHOLD if self.variant in ("cnn", "norm") else ("argmax",)
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("union")
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         shape = learner.stream.data.sample_shape
         if self.nme_flip and len(shape) != 3:
             raise bad("nme_flip", f"False for samples of shape {shape}, no images", True)
@@ -153,19 +155,19 @@ class ICaRL(Method):
         logits = net(batch.x, batch.w).logits
         if "teacher" in state:
             old = net.frozen(state["teacher"])(batch.x).logits
-            targets = taught_targets(batch, old, state["shown"])
+            targets = distillation_targets(batch, old, state["shown"])
         else:
             targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
         return {"task": mean(bce_rows(logits, targets, batch.seen, self.bce_reduction), batch.w)}
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
         learner.state = {}
         if self.variant == "nme" and len(learner.exemplars):
             columns = learner.exemplars.columns
             features = learner.outputs(learner.exemplars.rows, learner.exemplars.stages).features
             if self.nme_flip:
-                features = torch.cat([features, mirrored(learner)])
+                features = torch.cat([features, mirrored_features(learner)])
                 columns = columns.repeat(2)
             means, valid = class_means(features, columns, len(learner.opened))
             learner.state = {"means": means.to(learner.device), "valid": valid.to(learner.device)}
@@ -173,13 +175,15 @@ class ICaRL(Method):
     def scores(self, output: Output, state: State) -> Tensor:
         if "means" not in state:
             return output.logits
-        far = torch.where(state["valid"], distances(output.features, state["means"]), NOWHERE)
+        far = torch.where(
+            state["valid"], mean_distances(output.features, state["means"]), NO_MEAN_DISTANCE
+        )
         # the nearest mean at 0, so that near ties survive being stored in half precision
         return far.amin(-1, keepdim=True) - far
 
 
 @torch.no_grad()
-def mirrored(learner: Learner) -> Tensor:
+def mirrored_features(learner: RunLearner) -> Tensor:
     """[n, d] features of the exemplars' mirror images, on the CPU."""
     kept, net = learner.exemplars, learner.net()
     pairs = zip(kept.rows.split(EVAL_ROWS), kept.stages.split(EVAL_ROWS), strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engram.methods.base import EITHER, Method, ReplaySpec
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class IncrementalJoint(Method):
     """
 
     reads: ClassVar[str] = "past"
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("complete")

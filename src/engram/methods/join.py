@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from engram.errors import BadArgument, bad
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.learner.network import MethodNetworks, Network
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.learner.parameter_layout import MethodNetworks, Network
 from engram.memory import Memory
-from engram.methods.base import (
-    EITHER,
+from engram.methods.method import (
+    ARGMAX_OR_THRESHOLD,
     Gradient,
     Method,
     Phase,
@@ -25,12 +25,12 @@ from engram.methods.base import (
     RootFile,
     State,
     Terms,
-    pace_of,
+    check_every_n_steps,
 )
 from engram.models.build import check_head
-from engram.models.output import Output
-from engram.streams.core import Task
-from engram.streams.outline import StreamOutline
+from engram.models.forward_pass import Output
+from engram.streams.stream import Task
+from engram.streams.stream_outline import StreamOutline
 
 SINGLE = {
     "replay": "a memory or replay", "gradient": "a gradient", "scores": "scores",
@@ -76,7 +76,7 @@ class Join(Method):
         flat = (p.parts if isinstance(p, Join) else (p,) for p in parts)
         object.__setattr__(self, "parts", tuple(one for some in flat for one in some))
         for verb, words in SINGLE.items():
-            owners = [str(part) for part in self.parts if _brings(part, verb)]
+            owners = [str(part) for part in self.parts if _part_provides(part, verb)]
             if len(owners) > 1:
                 expected = f"parts: expected at most one part with {words}"
                 raise BadArgument(f"{expected}, got {' and '.join(owners)}")
@@ -93,7 +93,9 @@ class Join(Method):
 
     @property
     def decides(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(way for way in EITHER if all(way in part.decides for part in self.parts))
+        return tuple(
+            way for way in ARGMAX_OR_THRESHOLD if all(way in part.decides for part in self.parts)
+        )
 
     @property
     def memory_budget(self) -> Memory | None:
@@ -102,7 +104,7 @@ class Join(Method):
 
     @property
     def pace(self) -> int:
-        return math.gcd(*map(pace_of, self.parts))
+        return math.gcd(*map(check_every_n_steps, self.parts))
 
     def implements(self, verb: str) -> bool:
         """Whether some part has its own form of a verb."""
@@ -134,9 +136,9 @@ class Join(Method):
 
     # -- verbs -----------------------------------------------------------------------------------
     def _owner(self, verb: str) -> int | None:
-        return next((i for i, part in enumerate(self.parts) if _brings(part, verb)), None)
+        return next((i for i, part in enumerate(self.parts) if _part_provides(part, verb)), None)
 
-    def _host(self, verb: str, learner: Learner, *more: Any) -> None:
+    def _host(self, verb: str, learner: RunLearner, *more: Any) -> None:
         """Every part's start, between or finish, with its own state in the learner's place."""
         states = {str(i): part_state(learner.state, i) for i in range(len(self.parts))}
         for i, part in enumerate(self.parts):
@@ -145,13 +147,13 @@ class Join(Method):
             states[str(i)] = learner.state
         learner.state = states
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         self._host("start", learner, task)
 
-    def between(self, learner: Learner, task: Task, phase: Phase) -> None:
+    def between(self, learner: RunLearner, task: Task, phase: Phase) -> None:
         self._host("between", learner, task, phase)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         self._host("finish", learner, task)
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
@@ -228,7 +230,7 @@ def _common_head(parts: Sequence[Method]) -> str | Mapping[str, Any]:
     return "linear" if not found else found["name"] if len(found) == 1 else found
 
 
-def _brings(part: Method, verb: str) -> bool:
+def _part_provides(part: Method, verb: str) -> bool:
     if verb == "replay":  # a penalty method may have a memory, and usually has none
         return part.memory_budget is not None or part.replay(1) != ReplaySpec()
     return part.implements(verb)

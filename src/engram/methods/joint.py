@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import torch
 
-from engram.errors import choose, whole
-from engram.learner.learner import Learner
-from engram.methods.base import EITHER, Method, Phase, ReplaySpec
-from engram.streams.core import Task
+from engram.errors import check_choice, check_int
+from engram.learner.learner import RunLearner
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, Phase, ReplaySpec
+from engram.streams.stream import Task
 
 INITS = ("continue", "scratch")
 
@@ -42,14 +42,14 @@ class Joint(Method):
     """
 
     reads: ClassVar[str] = "past"
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     init: str = "continue"
     skip: int = 0
 
     def __post_init__(self) -> None:
-        choose("init", self.init, INITS)
-        whole("skip", self.skip)
+        check_choice("init", self.init, INITS)
+        check_int("skip", self.skip)
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("past")
@@ -57,7 +57,7 @@ class Joint(Method):
     def phases(self, stage: int) -> tuple[Phase, ...]:
         return (Phase(rows="none" if stage < self.skip else "task"),)
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         if self.init == "continue":
             return
         if "initial" not in learner.state:

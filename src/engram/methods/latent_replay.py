@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engram.learner.batch import Batch
-from engram.learner.net import Net
-from engram.methods.base import ReplaySpec, State
+from engram.learner.networks import Net
 from engram.methods.frozen_root import FrozenRoot
+from engram.methods.method import ReplaySpec, State
 from engram.methods.naive_rehearsal import NaiveRehearsal
 
 

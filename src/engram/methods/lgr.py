@@ -9,12 +9,12 @@ from torch import Tensor
 
 from engram.errors import bad
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.methods.base import MethodNetworks, Phase, ReplaySpec, State, Terms
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.methods.dgr import DGR
 from engram.methods.frozen_root import FrozenRoot
-from engram.streams.outline import StreamOutline
+from engram.methods.method import MethodNetworks, Phase, ReplaySpec, State, Terms
+from engram.streams.stream_outline import StreamOutline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +83,10 @@ class LGR(FrozenRoot, DGR):
             return self._generator(net, batch, None, self._noise(net, batch, {}))
         return super().loss(net, batch, state)
 
-    def _material(self, net: Net, batch: Batch) -> Tensor:
+    def _generator_targets(self, net: Net, batch: Batch) -> Tensor:
         found: Tensor = net.still("net.root")(batch.x) if net.phase == "latents" else batch.x
         return found
 
-    def _seen(self, learner: Learner, rows: Tensor) -> Tensor:
+    def _seen(self, learner: RunLearner, rows: Tensor) -> Tensor:
         found: Tensor = learner.net().at("net.root")(learner.batch(rows).x)
         return found

@@ -8,63 +8,63 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from engram.errors import choose, number, whole
+from engram.errors import check_choice, check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.losses import bce_rows, mean, multi_hot
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
-from engram.methods.icarl import taught_targets
-from engram.streams.core import Task
+from engram.methods.icarl import distillation_targets
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.streams.stream import Task
 
 VARIANTS = ("full", "no_margin", "distil", "distil_no_margin")
 GROWTHS = ("old_new", "new_old")
 REDUCTIONS = ("mean", "sum")
-IMPRINTED = 1000  # rows of a class whose features are averaged at most
-OUTSIDE = -2.0  # below every cosine
-WEIGHT = "net.head.weight"
+MOST_IMPRINT_ROWS = 1000  # rows of a class whose features are averaged at most
+CLOSED_COSINE = -2.0  # below every cosine
+HEAD_WEIGHT = "net.head.weight"
 
 
-def imprinted(features: Tensor, length: Tensor | float) -> Tensor:
+def mean_direction(features: Tensor, length: Tensor | float) -> Tensor:
     """[d] the mean direction of features [n, d], with the given length.
 
     Examples
     --------
     >>> import torch
-    >>> row = imprinted(torch.tensor([[3.0, 4.0], [4.0, 3.0]]), 1.5)
+    >>> row = mean_direction(torch.tensor([[3.0, 4.0], [4.0, 3.0]]), 1.5)
     >>> [round(v, 6) for v in row.tolist()]
     [1.06066, 1.06066]
     """
     return F.normalize(F.normalize(features, dim=-1).mean(0), dim=0) * length
 
 
-def turned(features: Tensor, old: Tensor) -> Tensor:
+def cosine_distance(features: Tensor, old: Tensor) -> Tensor:
     """[B] one minus the cosine of features [B, d] and old ones; 0 where both are nothing at all.
 
     Examples
     --------
     >>> import torch
-    >>> round(turned(torch.tensor([[3.0, 4.0]]), torch.tensor([[4.0, 3.0]])).item(), 6)
+    >>> round(cosine_distance(torch.tensor([[3.0, 4.0]]), torch.tensor([[4.0, 3.0]])).item(), 6)
     0.04
     """
     return 0.5 * (F.normalize(features, dim=-1) - F.normalize(old, dim=-1)).square().sum(-1)
 
 
-def growth(old: Tensor, new: Tensor, direction: str) -> Tensor:
+def feature_weight_growth(old: Tensor, new: Tensor, direction: str) -> Tensor:
     """How the weight of the features' term changes with the numbers of classes.
 
     Examples
     --------
     >>> import torch
-    >>> round(5 * growth(torch.tensor(10.0), torch.tensor(5.0), "old_new").item(), 6)
+    >>> round(5 * feature_weight_growth(torch.tensor(10.0), torch.tensor(5.0), "old_new").item(), 6)
     7.071068
     """
     over, under = (old, new) if direction == "old_new" else (new, old)
     return (over / under.clamp(min=1)).sqrt()
 
 
-def margin_rows(
+def margin_violations(
     cosines: Tensor, y: Tensor, known: Tensor, new: Tensor, *, margin: Tensor | float, hardest: int,
     reduce: str = "mean",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -78,14 +78,17 @@ def margin_rows(
     >>> import torch
     >>> cosines = torch.tensor([[0.6, 0.5, 0.3, -0.2]])
     >>> known = torch.tensor([True, False, False, False])
-    >>> short, count = margin_rows(
-    ...     cosines, torch.tensor([[0, -1]]), known, ~known, margin=0.5, hardest=2)
+    >>> short, count = margin_violations(
+    ...     cosines, torch.tensor([[0, -1]]), known, ~known, margin=0.5, hardest=2
+    ... )
     >>> round(short.item(), 6), count.item()
     (0.3, 1.0)
     """
     classes = cosines.shape[-1]
-    rivals = cosines.masked_fill(~new, OUTSIDE).topk(min(hardest, classes), -1).values  # [B, K]
-    there = (rivals > OUTSIDE).to(cosines.dtype)
+    rivals = (
+        cosines.masked_fill(~new, CLOSED_COSINE).topk(min(hardest, classes), -1).values
+    )  # [B, K]
+    there = (rivals > CLOSED_COSINE).to(cosines.dtype)
     places = y.clamp(min=0)
     told = ((y >= 0) & known[places]).to(cosines.dtype)  # [B, L]
     own = cosines.gather(-1, places)
@@ -145,7 +148,7 @@ class LUCIR(Method):
     engram.errors.BadArgument: variant: unknown name 'no_margn', did you mean 'no_margin'? ...
     """
 
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     memory: Memory = field(default=Memory(per_class=20, policy="herding"))
     variant: str = "full"
@@ -159,14 +162,14 @@ class LUCIR(Method):
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
-        choose("variant", self.variant, VARIANTS)
-        choose("growth", self.growth, GROWTHS)
-        choose("margin_reduce", self.margin_reduce, REDUCTIONS)
-        number("scale", self.scale, open_low=True)
-        number("strength", self.strength)
-        number("margin", self.margin)
-        number("push", self.push)
-        whole("hardest", self.hardest, 1)
+        check_choice("variant", self.variant, VARIANTS)
+        check_choice("growth", self.growth, GROWTHS)
+        check_choice("margin_reduce", self.margin_reduce, REDUCTIONS)
+        check_float("scale", self.scale, open_low=True)
+        check_float("strength", self.strength)
+        check_float("margin", self.margin)
+        check_float("push", self.push)
+        check_int("hardest", self.hardest, 1)
 
     @property
     def head(self) -> dict[str, Any]:  # type: ignore[override]
@@ -175,30 +178,32 @@ class LUCIR(Method):
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("union")
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         learner.state = {}
         if learner.stage == 0:
             return
         shown = learner.stream.visible[learner.stage]
         learner.state = {"teacher": learner.snapshot(), "shown": shown.to(learner.device)}
-        imprint(learner, task)
-        learner.layout(learner.free)[WEIGHT][(learner.known & ~shown).to(learner.device)] = False
+        imprint_new_classes(learner, task)
+        learner.layout(learner.free)[HEAD_WEIGHT][(learner.known & ~shown).to(learner.device)] = (
+            False
+        )
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         output = net(batch.x, batch.w)
         if "teacher" not in state:
             return {"task": self._task(net, batch, state, None)}
         old = net.frozen(state["teacher"])(batch.x)
-        away = turned(output.features, old.features)
+        away = cosine_distance(output.features, old.features)
         counts = (batch.known.sum().to(away.dtype), batch.new.sum().to(away.dtype))
-        grown = growth(*counts, self.growth)
+        grown = feature_weight_growth(*counts, self.growth)
         terms = {
             "task": self._task(net, batch, state, old.logits),
             "hold": self.strength * grown * mean(away, batch.w),
         }
         if "no_margin" not in self.variant:
             cosines = net.at("net.head.cosines")(output.features)
-            short, count = margin_rows(
+            short, count = margin_violations(
                 cosines, batch.y, batch.known, batch.new, margin=self.margin, hardest=self.hardest,
                 reduce=self.margin_reduce,
             )  # fmt: skip
@@ -212,19 +217,19 @@ class LUCIR(Method):
         if old is None:
             targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
         else:
-            targets = taught_targets(batch, old, state["shown"])
+            targets = distillation_targets(batch, old, state["shown"])
         return mean(bce_rows(logits, targets, batch.seen), batch.w)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
         learner.state = {}
 
 
-def imprint(learner: Learner, task: Task) -> None:
+def imprint_new_classes(learner: RunLearner, task: Task) -> None:
     """Write the mean directions of the new classes into the head, as long as old rows are."""
-    rows, y = learner.params[WEIGHT], learner.labels(task.train)
+    rows, y = learner.params[HEAD_WEIGHT], learner.labels(task.train)
     length = rows[learner.known.to(rows.device)].norm(dim=-1).mean()
     for column in learner.new.nonzero()[:, 0].tolist():
-        own = task.train[(y == column).any(-1).to(task.train.device)][:IMPRINTED]
+        own = task.train[(y == column).any(-1).to(task.train.device)][:MOST_IMPRINT_ROWS]
         features = learner.outputs(own).features.to(rows.device, rows.dtype)
-        rows[column] = imprinted(features, length)
+        rows[column] = mean_direction(features, length)

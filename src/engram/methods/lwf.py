@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from engram.errors import bad, choose, number
+from engram.errors import bad, check_choice, check_float
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.losses import bce_rows, distill_rows, mean
-from engram.methods.base import EITHER, Method, State, Terms
-from engram.streams.core import Task
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, State, Terms
+from engram.streams.stream import Task
 
 CHOICES = {
     "blocks": ("auto", "joint", "per_task"),
@@ -110,18 +110,18 @@ class LwF(Method):
     form: str = "ce"
 
     def __post_init__(self) -> None:
-        number("strength", self.strength)
-        number("temperature", self.temperature, open_low=True)
+        check_float("strength", self.strength)
+        check_float("temperature", self.temperature, open_low=True)
         for name, valid in CHOICES.items():
-            choose(name, getattr(self, name), valid)
+            check_choice(name, getattr(self, name), valid)
         if self.form == "sigmoid" and self.kd_new_classes != "slice":
             raise bad("kd_new_classes", "'slice' where the form is sigmoid", self.kd_new_classes)
 
     @property
     def decides(self) -> tuple[str, ...]:  # type: ignore[override]
-        return EITHER if self.form == "sigmoid" else ("argmax",)
+        return ARGMAX_OR_THRESHOLD if self.form == "sigmoid" else ("argmax",)
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         if self.ce_scope == "new":
             _need_new_classes(learner)
         if learner.stage == 0:
@@ -156,11 +156,11 @@ class LwF(Method):
         old = batch.old[:, None] > 0  # memory rows of a joined method keep their scope
         return batch._replace(open=batch.open & (batch.new | old))
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.state = {}
 
 
-def _need_new_classes(learner: Learner) -> None:
+def _need_new_classes(learner: RunLearner) -> None:
     """A row whose class is old would have no class to compete for it."""
     stream = learner.stream
     stages = torch.arange(len(stream))[:, None]

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engram.errors import choose
+from engram.errors import check_choice
 from engram.learner.batch import Batch
 from engram.learner.gradients import Term, Transform
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.losses import mean
-from engram.methods.base import State
-from engram.methods.fisher import check_group, in_groups
-from engram.methods.quadratic import Anchored
-from engram.streams.core import Task
+from engram.methods.fisher import check_group, shuffle_for_groups
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import Anchored
+from engram.streams.stream import Task
 
 IMPORTANCES = ("per_sample_abs", "batch_abs", "batch_sq")
 
@@ -34,8 +34,10 @@ def squared_mean(net: Net, batch: Batch) -> Tensor:
     return mean(rows, batch.w)
 
 
-def on_last(term: Term) -> Term:
-    """The term with only the classes of the task before open, given as labels by `last_shown`."""
+def restrict_to_last_task(term: Term) -> Term:
+    """The term with only the classes of the task before open, given as labels by
+    `last_task_classes`.
+    """
 
     def restricted(net: Net, batch: Batch) -> Tensor:
         return term(net, batch._replace(open=batch.y >= 0))
@@ -43,7 +45,7 @@ def on_last(term: Term) -> Term:
     return restricted
 
 
-def last_shown(learner: Learner) -> Tensor:
+def last_task_classes(learner: RunLearner) -> Tensor:
     """[n, C] the classes that the task before showed, each at its own place, else -1.
 
     They need not have been new there: a further domain shows the classes of those before it.
@@ -106,9 +108,9 @@ class MAS(Anchored):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose("importance", self.importance, IMPORTANCES)
-        choose("accum", self.accum, ("sum", "avg_by_count"))
-        choose("data", self.data, ("own", "new"))
+        check_choice("importance", self.importance, IMPORTANCES)
+        check_choice("accum", self.accum, ("sum", "avg_by_count"))
+        check_choice("data", self.data, ("own", "new"))
         check_group(self.group)
         check_group(self._group, self.batch_statistics)
 
@@ -119,23 +121,23 @@ class MAS(Anchored):
     def factor(self) -> float | Tensor:
         return self.strength / 2 if self.half else self.strength
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         if self.data == "new" and learner.stage > 0:
-            self._protect(learner, on_last, last_shown(learner))
+            self._protect(learner, restrict_to_last_task, last_task_classes(learner))
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         if self.data == "own":
             self._protect(learner, lambda term: term)
         self.store(learner, task)
 
     def _protect(
-        self, learner: Learner, scope: Callable[[Term], Term], labels: Tensor | None = None
+        self, learner: RunLearner, scope: Callable[[Term], Term], labels: Tensor | None = None
     ) -> None:
         """Add the importance of the current task's rows."""
         group = self._group
         term = squared_norm if self.importance == "per_sample_abs" else squared_mean
         transform: Transform = torch.square if self.importance == "batch_sq" else torch.abs
-        rows = in_groups(learner, learner.task.train, group)
+        rows = shuffle_for_groups(learner, learner.task.train, group)
         found = learner.average_gradient(
             scope(term), transform=transform, group=group, rows=rows,
             labels=labels, batch_statistics=self.batch_statistics,

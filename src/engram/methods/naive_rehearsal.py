@@ -7,14 +7,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from engram.errors import choose, whole
+from engram.errors import check_choice, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import EITHER, Method, ReplaySpec, State, Terms
-from engram.methods.er import halves
-from engram.streams.core import Task
+from engram.methods.er import task_and_memory_losses
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.streams.stream import Task
 
 WEIGHTINGS = ("mean", "task_count")
 
@@ -61,15 +61,15 @@ class NaiveRehearsal(Method):
     Memory(total=1000, shared_by='task', shrink='random')
     """
 
-    decides: ClassVar[tuple[str, ...]] = EITHER
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
     memory: Memory = field(default=Memory(total=1000, shared_by="task", shrink="random"))
     weighting: str = "mean"
     size: int = 0
 
     def __post_init__(self) -> None:
-        choose("weighting", self.weighting, WEIGHTINGS)
-        whole("size", self.size)
+        check_choice("weighting", self.weighting, WEIGHTINGS)
+        check_int("size", self.size)
         check_memory(self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:
@@ -78,7 +78,7 @@ class NaiveRehearsal(Method):
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         if self.weighting == "mean":
             return {"task": net.task(batch)}
-        return task_count_terms(*halves(net, batch), batch.now)
+        return task_count_terms(*task_and_memory_losses(net, batch), batch.now)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)

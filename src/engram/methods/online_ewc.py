@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engram.learner.learner import Learner
+from engram.learner.learner import RunLearner
 from engram.methods.ewc import EWC
-from engram.methods.quadratic import check_floats
-from engram.streams.core import Task
+from engram.methods.quadratic_penalty import check_floats
+from engram.streams.stream import Task
 
 
-def decayed(old: Tensor, new: Tensor, gamma: float) -> Tensor:
+def decay_importance(old: Tensor, new: Tensor, gamma: float) -> Tensor:
     """The old importance times gamma, and the new one.
 
     Examples
     --------
     >>> import torch
-    >>> round(decayed(torch.tensor(0.5), torch.tensor(0.2), 0.8).item(), 6)
+    >>> round(decay_importance(torch.tensor(0.5), torch.tensor(0.2), 0.8).item(), 6)
     0.6
     """
     return gamma * old + new
@@ -64,9 +64,9 @@ class OnlineEWC(EWC):
     def factor(self) -> float | Tensor:
         return super().factor() * self.gamma if self.gamma_in_loss else super().factor()
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         importance = self.importance_of(learner)
         if "importance" in learner.state:
-            importance = decayed(learner.state["importance"], importance, self.gamma)
+            importance = decay_importance(learner.state["importance"], importance, self.gamma)
         learner.state = {"importance": importance, "anchor": learner.vector}
         self.store(learner, task)

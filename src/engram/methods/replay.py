@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 
 from engram import keys
-from engram.errors import BadArgument, choose, number
+from engram.errors import BadArgument, check_choice, check_float
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.memory import Memory
-from engram.methods import base
+from engram.methods import method
 from engram.methods.er import MIXES
-from engram.streams.core import Task
+from engram.streams.stream import Task
 
 OF = ("task", "class")
 KEPT = ("all", "newest")
@@ -23,7 +23,7 @@ DRAWN = ("task", "step")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(base.Method):
+class Replay(method.Method):
     """Store a random share of each task; train on the current task and everything stored.
 
     The REPLAY of the skeleton benchmark (Wei et al. 2024), there with class-balanced cross-entropy
@@ -55,7 +55,7 @@ class Replay(base.Method):
     'past'
     """
 
-    decides: ClassVar[tuple[str, ...]] = base.EITHER
+    decides: ClassVar[tuple[str, ...]] = method.ARGMAX_OR_THRESHOLD
 
     fraction: float = 0.2
     mix: str = "union"
@@ -64,11 +64,11 @@ class Replay(base.Method):
     drawn: str = "task"
 
     def __post_init__(self) -> None:
-        number("fraction", self.fraction, 0.0, 1.0, open_low=True)
-        choose("mix", self.mix, MIXES)
-        choose("of", self.of, OF)
-        choose("kept", self.kept, KEPT)
-        if choose("drawn", self.drawn, DRAWN) == "step" and (
+        check_float("fraction", self.fraction, 0.0, 1.0, open_low=True)
+        check_choice("mix", self.mix, MIXES)
+        check_choice("of", self.of, OF)
+        check_choice("kept", self.kept, KEPT)
+        if check_choice("drawn", self.drawn, DRAWN) == "step" and (
             (self.mix, self.of, self.kept) != ("union", "task", "all")
         ):
             raise BadArgument(
@@ -80,19 +80,19 @@ class Replay(base.Method):
     def reads(self) -> str:  # type: ignore[override]
         return "past" if self.drawn == "step" else "own"
 
-    def replay(self, stage: int) -> base.ReplaySpec:
+    def replay(self, stage: int) -> method.ReplaySpec:
         if self.drawn == "step":
-            return base.ReplaySpec("past")
-        return base.ReplaySpec("union" if self.mix == "union" else "pair")
+            return method.ReplaySpec("past")
+        return method.ReplaySpec("union" if self.mix == "union" else "pair")
 
-    def loss(self, net: Net, batch: Batch, state: base.State) -> base.Terms:
+    def loss(self, net: Net, batch: Batch, state: method.State) -> method.Terms:
         if self.drawn == "task":
             return {"task": net.task(batch)}
         there = keys.uniform(keys.fold(batch.key, "replay"), len(batch.w), device=batch.w.device)
         chosen = torch.where(batch.old > 0, (there < self.fraction).to(batch.w.dtype), 1.0)
         return {"task": net.task(batch._replace(w=batch.w * chosen))}
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         if self.memory_budget is None:
             return
         kept = self.memory_budget.update(learner, task.train)

@@ -7,30 +7,36 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engram.errors import choose, whole
-from engram.learner.learner import Learner
-from engram.methods.base import State
-from engram.methods.ewcpp import SIDES, STARTS, moving
-from engram.methods.quadratic import NORMS, Anchored, check_floats, normalise, slope
+from engram.errors import check_choice, check_int
+from engram.learner.learner import RunLearner
+from engram.methods.ewcpp import SIDES, STARTS, moving_average
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import (
+    NORMS,
+    Anchored,
+    check_floats,
+    normalise_importance,
+    penalty_gradient,
+)
 from engram.methods.si import GRADIENTS
-from engram.streams.core import Task
+from engram.streams.stream import Task
 
 AVERAGES = ("mean", "agem_accumulate", "literal_half_first")
 
 
-def ratio(
+def loss_drop_per_distance(
     drop: Tensor, fisher: Tensor, moved: Tensor, eps: float | Tensor, kl_half: bool
 ) -> Tensor:
     """Loss drop per distance on the manifold: drop / (F moved^2 / 2 + eps)."""
     return drop / ((0.5 if kl_half else 1.0) * fisher * moved.square() + eps)
 
 
-def averaged(old: Tensor | None, new: Tensor, how: str) -> Tensor:
+def average_scores(old: Tensor | None, new: Tensor, how: str) -> Tensor:
     """A score over tasks; `old` is None after the first task.
 
     Examples
     --------
-    >>> averaged(torch.tensor([10.0, 2.0]), torch.tensor([20.0, 6.0]), "mean").tolist()
+    >>> average_scores(torch.tensor([10.0, 2.0]), torch.tensor([20.0, 6.0]), "mean").tolist()
     [15.0, 4.0]
     """
     if old is None:
@@ -112,19 +118,19 @@ class RWalk(Anchored):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_floats(self, {"alpha": (0.0, 1.0), "eps": (1e-12, float("inf"))})
-        whole("every", self.every, 1)
-        choose("alpha_on", self.alpha_on, SIDES)
-        choose("init", self.init, STARTS)
-        choose("clamp", self.clamp, ("interval", "task"))
-        choose("avg", self.avg, AVERAGES)
-        choose("norm", self.norm, NORMS)
-        choose("grad", self.grad, GRADIENTS)
-        choose("impl", self.impl, ("paper", "agem"))
+        check_int("every", self.every, 1)
+        check_choice("alpha_on", self.alpha_on, SIDES)
+        check_choice("init", self.init, STARTS)
+        check_choice("clamp", self.clamp, ("interval", "task"))
+        check_choice("avg", self.avg, AVERAGES)
+        check_choice("norm", self.norm, NORMS)
+        check_choice("grad", self.grad, GRADIENTS)
+        check_choice("impl", self.impl, ("paper", "agem"))
 
     def factor(self) -> float | Tensor:
         return self.strength / 2 if self.half else self.strength
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         zero = torch.zeros_like(learner.vector)
         fresh: State = {"drop": zero, "origin": learner.vector, "earned": zero}
         fresh["steps"] = torch.zeros((), dtype=torch.long, device=zero.device)
@@ -135,7 +141,7 @@ class RWalk(Anchored):
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
         followed, squared = grad, grad.square()
         if self.grad == "total" and "importance" in state:
-            pull = slope(before, state["anchor"], state["importance"], self.factor())
+            pull = penalty_gradient(before, state["anchor"], state["importance"], self.factor())
             followed = grad + pull
         state = {
             **state,
@@ -143,7 +149,7 @@ class RWalk(Anchored):
             "drop": torch.addcmul(state["drop"], followed, before - after),
         }
         if self.impl == "paper":
-            moved = moving(state["running"], squared, self.alpha, self.alpha_on)
+            moved = moving_average(state["running"], squared, self.alpha, self.alpha_on)
             return state | {"running": self._begun(state, squared, moved)}
         state["total"] = state["total"] + squared
         if self.every > 1:  # else the first step ends an interval, which sets F
@@ -170,22 +176,24 @@ class RWalk(Anchored):
         }
         if self.impl == "agem":
             mean = state["total"] / self.every
-            moved = moving(state["running"], mean, self.alpha, self.alpha_on)
+            moved = moving_average(state["running"], mean, self.alpha, self.alpha_on)
             ended["running"] = torch.where(due, moved, state["running"])
         return state | ended
 
     def _gain(self, state: State, after: Tensor) -> Tensor:
         moved = after - state["origin"]
-        gain = ratio(state["drop"], state["running"], moved, self.eps, self.kl_half)
+        gain = loss_drop_per_distance(
+            state["drop"], state["running"], moved, self.eps, self.kl_half
+        )
         return gain.clamp(min=0) if self.clamp == "interval" else gain
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         state = dict(learner.state)
         earned = state["earned"]
         if self.flush and int(state["steps"]) % self.every:
             earned = earned + self._gain(state, learner.vector)
-        score = averaged(state.get("score"), earned.clamp(min=0), self.avg)
-        parts = (normalise(learner, one, self.norm) for one in (state["running"], score))
+        score = average_scores(state.get("score"), earned.clamp(min=0), self.avg)
+        parts = (normalise_importance(learner, one, self.norm) for one in (state["running"], score))
         importance = torch.stack(list(parts)).sum(0)
         learner.state = state | {
             "score": score, "importance": importance, "anchor": learner.vector,

@@ -8,22 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engram.errors import choose
-from engram.learner.learner import Learner
-from engram.methods.base import State
-from engram.methods.quadratic import Anchored, check_floats, slope
-from engram.streams.core import Task
+from engram.errors import check_choice
+from engram.learner.learner import RunLearner
+from engram.methods.method import State
+from engram.methods.quadratic_penalty import Anchored, check_floats, penalty_gradient
+from engram.streams.stream import Task
 
 GRADIENTS = ("task", "total")
 CLAMPS = ("none", "task_term", "total")
 
 
-def contribution(path: Tensor, moved: Tensor, xi: float) -> Tensor:
+def path_contribution(path: Tensor, moved: Tensor, xi: float) -> Tensor:
     """A task's importance: loss drop along the path over the squared distance moved.
 
     Examples
     --------
-    >>> round(contribution(torch.tensor(1.25), torch.tensor(-0.75), 0.1).item(), 6)
+    >>> round(path_contribution(torch.tensor(1.25), torch.tensor(-0.75), 0.1).item(), 6)
     1.886792
     """
     return path / (moved.square() + xi)
@@ -74,22 +74,24 @@ class SI(Anchored):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_floats(self, {"xi": (1e-12, float("inf"))})
-        choose("clamp", self.clamp, CLAMPS)
-        choose("grad", self.grad, GRADIENTS)
+        check_choice("clamp", self.clamp, CLAMPS)
+        check_choice("grad", self.grad, GRADIENTS)
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         zero = torch.zeros_like(learner.vector)
         # the task starts where the last one ended, so one vector serves as start and as anchor
         learner.state = {**learner.state, "path": zero, "anchor": learner.vector}
 
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
         if self.grad == "total" and "importance" in state:
-            grad = grad + slope(before, state["anchor"], state["importance"], self.factor())
+            grad = grad + penalty_gradient(
+                before, state["anchor"], state["importance"], self.factor()
+            )
         return {**state, "path": torch.addcmul(state["path"], grad, before - after)}
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         state = learner.state
-        term = contribution(state["path"], learner.vector - state["anchor"], self.xi)
+        term = path_contribution(state["path"], learner.vector - state["anchor"], self.xi)
         if self.clamp == "task_term":
             term = term.clamp(min=0)
         total = state["importance"] + term if "importance" in state else term

@@ -7,21 +7,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engram.errors import number
-from engram.learner.learner import Learner
-from engram.methods.base import Method, Phase, State
-from engram.models.output import Output
-from engram.streams.core import Task
+from engram.errors import check_float
+from engram.learner.learner import RunLearner
+from engram.methods.method import Method, Phase, State
+from engram.models.forward_pass import Output
+from engram.streams.stream import Task
 
 
-def pooled(state: State, features: Tensor, labels: Tensor) -> State:
+def update_statistics(state: State, features: Tensor, labels: Tensor) -> State:
     """Counts, means and the scatter within classes, after rows [n, d] with labels [n].
 
     Examples
     --------
     >>> empty = {"count": torch.zeros(2), "mean": torch.zeros(2, 1), "scatter": torch.zeros(1, 1)}
     >>> rows, labels = torch.tensor([[1.0], [3.0], [7.0]]), torch.tensor([0, 0, 1])
-    >>> found = pooled(pooled(empty, rows[:1], labels[:1]), rows[1:], labels[1:])
+    >>> found = update_statistics(
+    ...     update_statistics(empty, rows[:1], labels[:1]), rows[1:], labels[1:]
+    ... )
     >>> found["mean"].tolist(), found["scatter"].item()
     ([[2.0], [7.0]], 2.0)
     """
@@ -64,13 +66,13 @@ class SLDA(Method):
     train_first: bool = True
 
     def __post_init__(self) -> None:
-        number("shrinkage", self.shrinkage, 0.0, 1.0, open_low=True)
+        check_float("shrinkage", self.shrinkage, 0.0, 1.0, open_low=True)
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
         trains = stage == 0 and self.train_first
         return (Phase(rows="task" if trains else "none"),)
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         features = learner.outputs(task.train).features.double()
         classes, width = len(learner.opened), features.shape[1]
         state = {k: v.cpu().double() for k, v in learner.state.items()} or {
@@ -79,7 +81,7 @@ class SLDA(Method):
         }  # fmt: skip
         labels = learner.labels(task.train)[:, 0]
         known = labels >= 0
-        state = pooled(state, features[known], labels[known])
+        state = update_statistics(state, features[known], labels[known])
         covariance = state["scatter"] / state["count"].sum().clamp(min=1)
         unit = torch.eye(width, dtype=covariance.dtype)
         shrunk = (1 - self.shrinkage) * covariance + self.shrinkage * unit

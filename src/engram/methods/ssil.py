@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engram.errors import choose, number, whole
+from engram.errors import check_choice, check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.net import Net
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.memory import Memory, check_memory
-from engram.methods.base import Method, ReplaySpec, State, Terms
 from engram.methods.lwf import distill_blocks
-from engram.streams.core import Task
+from engram.methods.method import Method, ReplaySpec, State, Terms
+from engram.streams.stream import Task
 
 INPUTS = ("all", "replay")
 
 
-def separated(batch: Batch) -> Tensor:
+def competing_classes(batch: Batch) -> Tensor:
     """[B, C] classes that compete for a row: those as new, or as old, as the row's own class.
 
     Examples
@@ -27,7 +27,7 @@ def separated(batch: Batch) -> Tensor:
     >>> opened, y = torch.tensor([0, 0, 1, 1, -1]), torch.tensor([[2], [0]])
     >>> rest = dict.fromkeys(Batch._fields[3:10], opened)
     >>> rest |= {"open": opened.expand(2, -1) >= 0, "now": torch.tensor(1)}
-    >>> separated(Batch(x=y, y=y, w=torch.ones(2), **rest)).int().tolist()
+    >>> competing_classes(Batch(x=y, y=y, w=torch.ones(2), **rest)).int().tolist()
     [[0, 0, 1, 1, 0], [1, 1, 0, 0, 0]]
     """
     fresh = batch.new[batch.target]  # [B]
@@ -70,14 +70,14 @@ class SSIL(Method):
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
-        whole("size", self.size)
-        number("temperature", self.temperature, open_low=True)
-        choose("kd_inputs", self.kd_inputs, INPUTS)
+        check_int("size", self.size)
+        check_float("temperature", self.temperature, open_low=True)
+        check_choice("kd_inputs", self.kd_inputs, INPUTS)
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("pair", self.size)
 
-    def start(self, learner: Learner, task: Task) -> None:
+    def start(self, learner: RunLearner, task: Task) -> None:
         if learner.stage == 0:
             return
         blocks = learner.opened == torch.arange(learner.stage)[:, None]  # [K, C]
@@ -85,7 +85,7 @@ class SSIL(Method):
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         logits = net(batch.x, batch.w).logits
-        task = net.task(batch._replace(open=separated(batch)))
+        task = net.task(batch._replace(open=competing_classes(batch)))
         if "teacher" not in state:
             return {"task": task}
         costs = distill_blocks(
@@ -95,6 +95,6 @@ class SSIL(Method):
         )  # fmt: skip
         return {"task": task, "distill": costs.sum()}
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)
         learner.state = {}

@@ -1,29 +1,38 @@
-"""Topology-aware weight preserving, for graph networks."""
+"""Topology-aware weight preserving for graph networks: importances of the loss and of the
+attention along edges.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from engram.errors import choose
+from engram.errors import bad, check_choice
 from engram.learner.batch import Batch
-from engram.learner.bound import BoundNet
+from engram.learner.bound_module import BoundNet
 from engram.learner.gradients import Term
-from engram.learner.learner import Learner
-from engram.learner.net import FunctionalNet, Net
-from engram.methods.base import Gradient, State, Terms
-from engram.methods.fisher import objective
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet, Net
+from engram.learner.parameter_layout import Networks
+from engram.methods.fisher import training_objective
 from engram.methods.mas import squared_norm
-from engram.methods.quadratic import Anchored, check_floats, merge, slope
-from engram.methods.topology import attention, graph_of, length
-from engram.streams.core import Task
+from engram.methods.method import Gradient, State, Terms
+from engram.methods.quadratic_penalty import (
+    Anchored,
+    check_floats,
+    merge_quadratics,
+    penalty_gradient,
+)
+from engram.streams.stream import Task
 
 STEPS = ("clean", "twice", "cglb")
 
 
-def itself(gradient: Tensor) -> Tensor:
+def identity(gradient: Tensor) -> Tensor:
     """A gradient as it is, for passes that average it."""
     return gradient
 
@@ -94,11 +103,11 @@ class TWP(Anchored):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_floats(self, {"top": (0.0, float("inf")), "beta_strength": (0.0, float("inf"))})
-        choose("beta", self.beta, ("off", "double_backward"))
-        choose("top_norm", self.top_norm, ("l2", "l2_squared"))
-        choose("layers", self.layers, ("first", "all"))
-        choose("base", self.base, ("loss", "mas"))
-        choose("steps", self.steps, STEPS)
+        check_choice("beta", self.beta, ("off", "double_backward"))
+        check_choice("top_norm", self.top_norm, ("l2", "l2_squared"))
+        check_choice("layers", self.layers, ("first", "all"))
+        check_choice("base", self.base, ("loss", "mas"))
+        check_choice("steps", self.steps, STEPS)
 
     def implements(self, verb: str) -> bool:
         # a gradient of its own costs time and cannot be joined with another's
@@ -106,17 +115,17 @@ class TWP(Anchored):
             verb not in ("gradient", "step") or self.steps == "cglb"
         )
 
-    def start(self, learner: Learner, task: Task) -> None:
-        graph_of(learner.networks, self.layers)  # refuse other models before the training
+    def start(self, learner: RunLearner, task: Task) -> None:
+        find_graph_layers(learner.networks, self.layers)  # refuse other models before the training
         if self.steps == "cglb" and "uncleared" not in learner.state:
             learner.state = {**learner.state, "uncleared": torch.zeros_like(learner.vector)}
 
     def topology(self, net: Net, batch: Batch) -> Tensor:
         """||e|| of a batch."""
-        paths, edges = graph_of(net.networks, self.layers)
+        paths, edges = find_graph_layers(net.networks, self.layers)
         found = net(batch.x, batch.w, want=paths).layers
         e = [attention(found[path], edges, self.edge_softmax) for path in paths]
-        return length(torch.cat(e, -1), batch.w, self.top_norm)
+        return attention_norm(torch.cat(e, -1), batch.w, self.top_norm)
 
     def both(self, net: Net, batch: Batch) -> Tensor:
         """What is differentiated for the second importance where gradients accumulate."""
@@ -145,7 +154,7 @@ class TWP(Anchored):
             found: Tensor = torch.func.grad(value)(weights)
             return found
 
-        first = slopes(objective).square().sum()
+        first = slopes(training_objective).square().sum()
         return self.strength * first + self.top * slopes(self.topology).square().sum()
 
     def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
@@ -157,25 +166,82 @@ class TWP(Anchored):
             return state
         added = grad  # leaves the penalty out, whose gradient has a closed form
         if "importance" in state:
-            added = grad + slope(before, state["anchor"], state["importance"], self.factor())
+            added = grad + penalty_gradient(
+                before, state["anchor"], state["importance"], self.factor()
+            )
         return {**state, "uncleared": state["uncleared"] + added}
 
-    def finish(self, learner: Learner, task: Task) -> None:
+    def finish(self, learner: RunLearner, task: Task) -> None:
         def squared(term: Term) -> Tensor:
             own = self.batch_statistics
             return learner.average_gradient(term, group="full", batch_statistics=own)
 
         if self.base == "loss":
-            first = squared(objective)
+            first = squared(training_objective)
         else:
             first = learner.average_gradient(squared_norm, transform=torch.abs)
         second = squared(self.both if self.accumulate else self.topology)
         importance = self.strength * first + self.top * second
-        learner.state = merge(learner.state, importance, learner.vector)
+        learner.state = merge_quadratics(learner.state, importance, learner.vector)
         if self.steps == "cglb":  # a new task clears the sum, then the two passes add to it
             own = self.batch_statistics
             left = learner.average_gradient(
-                self.both, transform=itself, group="full", batch_statistics=own
+                self.both, transform=identity, group="full", batch_statistics=own
             )
             learner.state = {**learner.state, "uncleared": left}
         self.store(learner, task)
+
+
+# ------------------------------------------------------------------------------------------------
+# Attention along the edges of a graph network, which TWP protects.
+
+
+BACKBONE = "net.backbone"
+SMALL = 1e-24  # the root of 0 has no slope
+
+
+def attention(z: Tensor, edges: Tensor, softmax: bool = False) -> Tensor:
+    """[B, E] (z_i)^T tanh(z_j) of every edge i -> j, z = h W [B, V, D].
+
+    With `softmax`, its leaky ReLU is normalised over the edges that come in at each node.
+
+    Examples
+    --------
+    >>> z, edges = torch.tensor([[[0.5], [1.0]]]), torch.tensor([[0, 1], [1, 0]])
+    >>> [round(v, 6) for v in attention(z, edges)[0].tolist()]
+    [0.380797, 0.462117]
+    """
+    source, target = edges
+    e: Tensor = (z[..., source, :] * torch.tanh(z[..., target, :])).sum(-1)
+    if not softmax:
+        return e
+    e = F.leaky_relu(e, 0.2)
+    # The highest edge of each target becomes 1: with one maximum for all targets, those far below
+    # it would vanish. Not differentiated, since any constant per target cancels.
+    at = target.expand(e.shape)
+    floor = e.new_full((*e.shape[:-1], z.shape[-2]), -torch.inf)
+    peaks = floor.scatter_reduce(-1, at, e.detach(), "amax")  # [B, V]
+    raised = (e - peaks.gather(-1, at)).exp()
+    together = (target[:, None] == target[None, :]).to(e.dtype)  # [E, E] same target
+    shares: Tensor = raised / (raised @ together)
+    return shares
+
+
+def attention_norm(e: Tensor, w: Tensor, norm: str = "l2") -> Tensor:
+    """Length of all attentions of the batch, rows of weight 0 left out."""
+    squared = (e.square() * w[:, None]).sum()
+    return squared.clamp(min=SMALL).sqrt() if norm == "l2" else squared
+
+
+def find_graph_layers(networks: Networks, layers: str) -> tuple[tuple[str, ...], Tensor]:
+    """Paths of the linear maps h W to read, and the edges [2, E]."""
+    try:
+        backbone: Any = networks.eval.get_submodule(BACKBONE)
+    except AttributeError:
+        backbone = None
+    edges, found = getattr(backbone, "edges", None), getattr(backbone, "layers", None)
+    if edges is None or found is None or not all(hasattr(one, "linear") for one in found):
+        kind = type(backbone).__name__ if backbone is not None else "a model of another kind"
+        raise bad("model", "a graph network such as 'gcn' for TWP", kind)
+    count = 1 if layers == "first" else len(found)
+    return tuple(f"{BACKBONE}.layers.{i}.linear" for i in range(count)), edges

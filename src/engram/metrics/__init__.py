@@ -1,11 +1,14 @@
-"""Pure functions of recorded numbers: accuracy matrices, predictions, scores, costs.
+"""Pure functions of recorded numbers: accuracy matrices, predictions, scores, costs, and
+statistics over runs.
 
-Inputs may be lists, numpy arrays or torch tensors. Several runs are leading axes.
+Not here: reading records and tables of many runs (engram.records). Inputs may be lists, numpy
+arrays or torch tensors; several runs are leading axes. Begin with matrix.average_accuracy and
+matrix.forgetting.
 """
 
 from __future__ import annotations
 
-from engram.metrics.classes import (
+from engram.metrics.classification import (
     PrecisionRecall,
     accuracy,
     class_accuracy,
@@ -16,21 +19,17 @@ from engram.metrics.classes import (
     task_accuracy,
     top_k_accuracy,
 )
-from engram.metrics.comparison import Comparison, compare
-from engram.metrics.cost import Cost, bytes_held, human_bytes, total_cost
-from engram.metrics.hierarchy import ancestors, hierarchical_f1, mistake_depth
-from engram.metrics.labels import (
-    StageScores,
-    confusion,
-    exact_match,
-    jaccard,
-    label_calibration_error,
-    micro_recall,
-    precision_weighted_jaccard,
-    stage_scores,
-    subclass_precision,
-    threshold,
+from engram.metrics.cost import RunCost, bytes_held, human_bytes, total_cost
+from engram.metrics.detection import (
+    PairScores,
+    aupr_in,
+    auroc,
+    detection_error,
+    fpr_at_tpr,
+    mean_over_tasks,
+    pair_scores,
 )
+from engram.metrics.label_hierarchy import ancestors, hierarchical_f1, mistake_depth
 from engram.metrics.matrix import (
     FORGETTING_DEFINITIONS,
     average_accuracy,
@@ -43,14 +42,26 @@ from engram.metrics.matrix import (
     learning_accuracy,
     per_task_forgetting,
 )
-from engram.metrics.novelty import aupr_in, auroc, detection_error, fpr_at_tpr
-from engram.metrics.order import OrderDisparity, order_disparity
-from engram.metrics.pairs import PairScores, mean_over_tasks, pair_scores
+from engram.metrics.multilabel import (
+    StageScores,
+    confusion,
+    exact_match,
+    jaccard,
+    label_calibration_error,
+    micro_recall,
+    precision_weighted_jaccard,
+    stage_scores,
+    subclass_precision,
+    threshold,
+)
+from engram.metrics.order_sensitivity import OrderDisparity, order_disparity
 from engram.metrics.significance import (
+    Comparison,
     PairedTest,
     Ranking,
     all_pairs,
     benjamini_hochberg,
+    compare,
     holm,
     paired_differences,
     paired_t_test,
@@ -70,7 +81,7 @@ from engram.metrics.statistics import (
 __all__ = [
     "FORGETTING_DEFINITIONS",
     "Comparison",
-    "Cost",
+    "RunCost",
     "Interval",
     "OrderDisparity",
     "PairScores",

@@ -10,20 +10,23 @@ from typing import Any
 
 from engram.errors import bad
 
-_SPENT = ("seconds", "steps")  # adds up over stages; the rest is held, so the largest stage counts
+_ADDITIVE_FIELDS = (
+    "seconds",
+    "steps",
+)  # adds up over stages; the rest is held, so the largest stage counts
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """Time and steps spent, memory and state held.
 
     `memory_*` count what the exemplar memory holds, `state_bytes` what a method keeps beside it.
 
     Examples
     --------
-    >>> first = Cost(seconds=2.0, steps=100, memory_items=50, parameters=10)
-    >>> first + Cost(seconds=1.0, steps=50, memory_items=80, parameters=10)
-    Cost(seconds=3.0, steps=150, memory_items=80, memory_bytes=0, parameters=10, state_bytes=0)
+    >>> first = RunCost(seconds=2.0, steps=100, memory_items=50, parameters=10)
+    >>> first + RunCost(seconds=1.0, steps=50, memory_items=80, parameters=10)
+    RunCost(seconds=3.0, steps=150, memory_items=80, memory_bytes=0, parameters=10, state_bytes=0)
     """
 
     seconds: float = 0.0
@@ -38,16 +41,18 @@ class Cost:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
                 raise bad(name, "a number of at least 0", value)
 
-    def __add__(self, other: Cost) -> Cost:
+    def __add__(self, other: RunCost) -> RunCost:
         """The cost of one stage after the other: what is spent adds up, the most held counts."""
-        if not isinstance(other, Cost):
+        if not isinstance(other, RunCost):
             return NotImplemented
         mine, theirs = self.as_dict(), other.as_dict()
         joined = {
-            name: mine[name] + theirs[name] if name in _SPENT else max(mine[name], theirs[name])
+            name: mine[name] + theirs[name]
+            if name in _ADDITIVE_FIELDS
+            else max(mine[name], theirs[name])
             for name in mine
         }
-        return Cost(**joined)
+        return RunCost(**joined)
 
     @property
     def steps_per_second(self) -> float:
@@ -55,7 +60,7 @@ class Cost:
 
         Examples
         --------
-        >>> Cost(seconds=2.0, steps=100).steps_per_second
+        >>> RunCost(seconds=2.0, steps=100).steps_per_second
         50.0
         """
         return self.steps / self.seconds if self.seconds > 0 else math.nan
@@ -65,17 +70,17 @@ class Cost:
 
         Examples
         --------
-        >>> Cost(steps=3).as_dict()["steps"]
+        >>> RunCost(steps=3).as_dict()["steps"]
         3
         """
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
-    def relative_to(self, other: Cost) -> dict[str, float]:
+    def relative_to(self, other: RunCost) -> dict[str, float]:
         """Each field divided by that of `other`; NaN for 0 / 0, infinite for x / 0.
 
         Examples
         --------
-        >>> Cost(seconds=3.0, steps=10).relative_to(Cost(seconds=2.0, steps=10))["seconds"]
+        >>> RunCost(seconds=3.0, steps=10).relative_to(RunCost(seconds=2.0, steps=10))["seconds"]
         1.5
         """
         base = other.as_dict()
@@ -86,15 +91,15 @@ class Cost:
         return {name: ratio(value, base[name]) for name, value in self.as_dict().items()}
 
 
-def total_cost(costs: Iterable[Cost]) -> Cost:
+def total_cost(costs: Iterable[RunCost]) -> RunCost:
     """Total cost of stages that ran one after another.
 
     Examples
     --------
-    >>> total_cost([Cost(steps=5, parameters=7), Cost(steps=6, parameters=7)]).steps
+    >>> total_cost([RunCost(steps=5, parameters=7), RunCost(steps=6, parameters=7)]).steps
     11
     """
-    result = Cost()
+    result = RunCost()
     for cost in costs:
         result = result + cost
     return result

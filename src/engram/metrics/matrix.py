@@ -1,4 +1,5 @@
-"""Metrics of the accuracy matrix `a[stage][task]`.
+"""Metrics of the accuracy matrix a[stage][task], with the ten formulas that papers and libraries
+call forgetting.
 
 Every function takes `[..., stage, task]` (leading axes are runs), reduces the last two axes and
 reads the last stage unless `stage` (0-based, negative counts from the end) says otherwise. NaN
@@ -12,9 +13,113 @@ from typing import Any
 
 import numpy as np
 
-from engram.errors import bad, choose
-from engram.metrics._arrays import Floats, Reduced, floats, mean_or_nan, plain, same_shape
-from engram.metrics.definitions import DEFINITIONS, drops_from_best, drops_from_diagonal
+from engram.errors import BadArgument, bad, check_choice
+from engram.metrics.checked_arrays import (
+    Floats,
+    Reduced,
+    as_floats,
+    as_plain,
+    check_same_shape,
+    mean_or_nan,
+)
+
+# ------------------------------------------------------------------------------------------------
+# Ten formulas that papers and libraries all call "forgetting".
+#
+# Each takes a checked matrix `[..., stage, task]` and a 0-based stage `k >= 1`, and returns the
+# number its source prints, its sign included. Entries above the diagonal may be NaN.
+
+
+def drops_from_best(matrix: Floats, k: int) -> Floats:
+    """`max_{j <= l < k} a[l][j] - a[k][j]` for every earlier task `j`."""
+    past = matrix[..., :k, :k]  # [..., l, j]
+    learnt = np.tril(np.ones((k, k), np.bool_))  # l >= j
+    # -inf and not NaN: a NaN below the diagonal (a diverged run) has to stay visible.
+    best = np.where(learnt, past, -np.inf).max(axis=-2)
+    return np.asarray(best - matrix[..., k, :k])
+
+
+def drops_from_diagonal(matrix: Floats, k: int) -> Floats:
+    """`a[j][j] - a[k][j]` for every earlier task `j`."""
+    own = np.diagonal(matrix[..., :k, :k], axis1=-2, axis2=-1)
+    return np.asarray(own - matrix[..., k, :k])
+
+
+def _fill_absent(matrix: Floats) -> Floats:
+    """NaN above the diagonal becomes 0, as libraries that pad with zeros see it."""
+    above = np.triu(np.ones(matrix.shape[-2:], np.bool_), 1)
+    return np.where(above & np.isnan(matrix), 0.0, matrix)
+
+
+def by_max(matrix: Floats, k: int) -> Floats:
+    """Mean drop of the earlier tasks from their best since they were learnt."""
+    return np.asarray(drops_from_best(matrix, k).mean(axis=-1))
+
+
+def by_diagonal(matrix: Floats, k: int) -> Floats:
+    """Mean drop of the earlier tasks from what they reached when they were learnt."""
+    return np.asarray(drops_from_diagonal(matrix, k).mean(axis=-1))
+
+
+def by_first(matrix: Floats, k: int) -> Floats:
+    """The maximum runs over all earlier stages, those before the task was learnt included."""
+    past = matrix[..., :k, :k]
+    before = np.triu(np.ones((k, k), np.bool_), 1)  # l < j
+    missing = np.any(np.isnan(past) & before, axis=(-2, -1))
+    healthy = ~np.any(np.isnan(past) & ~before, axis=(-2, -1))
+    if np.any(missing & healthy):
+        raise BadArgument(
+            "matrix: definition 'first' reads accuracies of tasks before they are learnt; expected "
+            "the full matrix (result.full_matrix), got NaN above the diagonal"
+        )
+    return np.asarray((past.max(axis=-2) - matrix[..., k, :k]).mean(axis=-1))
+
+
+def by_all(matrix: Floats, k: int) -> Floats:
+    """Mean drop from the diagonal over the whole lower triangle up to stage `k`."""
+    total = sum(drops_from_diagonal(matrix, i).sum(axis=-1) for i in range(1, k + 1))
+    return np.asarray(total / (k * (k + 1) / 2))
+
+
+def by_mean_over_all_tasks(matrix: Floats, k: int) -> Floats:
+    """As `diagonal`, divided by the number of tasks, so that the last task counts with its 0."""
+    return np.asarray(drops_from_diagonal(matrix, k).sum(axis=-1) / (k + 1))
+
+
+def by_mammoth(matrix: Floats, k: int) -> Floats:
+    """The maximum includes the last row (so never negative) and every earlier one, absent as 0."""
+    seen = _fill_absent(matrix)[..., : k + 1, :k]
+    return np.asarray((seen.max(axis=-2) - seen[..., k, :]).mean(axis=-1))
+
+
+def by_libcontinual(matrix: Floats, k: int) -> Floats:
+    """As `diagonal`, but the newest earlier task is left out of the sum, not of the count."""
+    return np.asarray(drops_from_diagonal(matrix, k)[..., : k - 1].sum(axis=-1) / k)
+
+
+def by_cglb(matrix: Floats, k: int) -> Floats:
+    """As `diagonal` with the opposite sign: forgetting is negative."""
+    return -by_diagonal(matrix, k)
+
+
+def by_pyclad(matrix: Floats, k: int) -> Floats:
+    """As `first`, since pyCLAD measures concepts to come as well; absent entries count as 0."""
+    seen = _fill_absent(matrix)[..., : k + 1, :k]
+    return np.asarray((seen[..., :k, :].max(axis=-2) - seen[..., k, :]).mean(axis=-1))
+
+
+DEFINITIONS: dict[str, Callable[[Floats, int], Floats]] = {
+    "max": by_max,
+    "diagonal": by_diagonal,
+    "first": by_first,
+    "all": by_all,
+    "mean_T": by_mean_over_all_tasks,
+    "avalanche": by_diagonal,  # first minus last accuracy of each earlier experience
+    "mammoth": by_mammoth,
+    "libcontinual": by_libcontinual,
+    "cglb": by_cglb,
+    "pyclad": by_pyclad,
+}
 
 FORGETTING_DEFINITIONS: tuple[str, ...] = tuple(DEFINITIONS)
 
@@ -32,8 +137,10 @@ def _pad_triangle(matrix: Any) -> Any:
     return [[*row, *[np.nan] * (width - len(row))] for row in rows]
 
 
-def _checked(matrix: Any, stage: int | None) -> tuple[Floats, int]:
-    array = floats("matrix", _pad_triangle(matrix), least=2, shape="[..., stage, task] accuracies")
+def _check_matrix(matrix: Any, stage: int | None) -> tuple[Floats, int]:
+    array = as_floats(
+        "matrix", _pad_triangle(matrix), least=2, shape="[..., stage, task] accuracies"
+    )
     stages, tasks = array.shape[-2:]
     if not 1 <= stages <= tasks:
         raise bad("matrix", "[..., stage, task] with 1 <= stages <= tasks", f"shape {array.shape}")
@@ -46,8 +153,8 @@ def _checked(matrix: Any, stage: int | None) -> tuple[Floats, int]:
     return array, int(stage) % stages
 
 
-def _undefined(array: Floats) -> Reduced:
-    return plain(np.full(array.shape[:-2], np.nan))
+def _nan_like(array: Floats) -> Reduced:
+    return as_plain(np.full(array.shape[:-2], np.nan))
 
 
 def average_accuracy(matrix: Any, *, stage: int | None = None, counts: Any = None) -> Reduced:
@@ -61,22 +168,22 @@ def average_accuracy(matrix: Any, *, stage: int | None = None, counts: Any = Non
 
     Examples
     --------
-    >>> round(average_accuracy([[.9], [.95, .8], [.7, .5, .96]]), 6)
+    >>> round(average_accuracy([[0.9], [0.95, 0.8], [0.7, 0.5, 0.96]]), 6)
     0.72
-    >>> round(average_accuracy([[.9, float("nan")], [9 / 10, 1 / 90]], counts=[10, 90]), 6)
+    >>> round(average_accuracy([[0.9, float("nan")], [9 / 10, 1 / 90]], counts=[10, 90]), 6)
     0.1
     """
-    array, k = _checked(matrix, stage)
+    array, k = _check_matrix(matrix, stage)
     row = array[..., k, : k + 1]
     if counts is None:
-        return plain(row.mean(axis=-1))
-    weights = floats("counts", counts, least=1, shape="samples per task")
+        return as_plain(row.mean(axis=-1))
+    weights = as_floats("counts", counts, least=1, shape="samples per task")
     if weights.shape[-1] != array.shape[-1] or np.any(weights < 0) or np.any(np.isnan(weights)):
         raise bad("counts", f"{array.shape[-1]} numbers of at least 0, one per task", counts)
     weights = weights[..., : k + 1]
     total = weights.sum(axis=-1)
     pooled = (row * weights).sum(axis=-1)
-    return plain(np.where(total > 0, pooled / np.where(total > 0, total, 1.0), np.nan))
+    return as_plain(np.where(total > 0, pooled / np.where(total > 0, total, 1.0), np.nan))
 
 
 def forgetting(matrix: Any, *, definition: str = "max", stage: int | None = None) -> Reduced:
@@ -95,15 +202,15 @@ def forgetting(matrix: Any, *, definition: str = "max", stage: int | None = None
 
     Examples
     --------
-    >>> a = [[.9], [.95, .8], [.7, .5, .96]]
+    >>> a = [[0.9], [0.95, 0.8], [0.7, 0.5, 0.96]]
     >>> round(forgetting(a), 6), round(forgetting(a, definition="diagonal"), 6)
     (0.275, 0.25)
     >>> round(forgetting(a, stage=1), 6), forgetting(a, stage=0)
     (-0.05, nan)
     """
-    choose("definition", definition, DEFINITIONS)
-    array, k = _checked(matrix, stage)
-    return plain(DEFINITIONS[definition](array, k)) if k else _undefined(array)
+    check_choice("definition", definition, DEFINITIONS)
+    array, k = _check_matrix(matrix, stage)
+    return as_plain(DEFINITIONS[definition](array, k)) if k else _nan_like(array)
 
 
 def per_task_forgetting(
@@ -113,11 +220,11 @@ def per_task_forgetting(
 
     Examples
     --------
-    >>> per_task_forgetting([[.9], [.95, .8], [.7, .5, .96]]).round(6).tolist()
+    >>> per_task_forgetting([[0.9], [0.95, 0.8], [0.7, 0.5, 0.96]]).round(6).tolist()
     [0.25, 0.3, nan]
     """
-    choose("definition", definition, ["max", "diagonal"])
-    array, k = _checked(matrix, stage)
+    check_choice("definition", definition, ["max", "diagonal"])
+    array, k = _check_matrix(matrix, stage)
     result = np.full((*array.shape[:-2], array.shape[-1]), np.nan)
     if k:
         drops = drops_from_best if definition == "max" else drops_from_diagonal
@@ -138,15 +245,15 @@ def backward_transfer(
 
     Examples
     --------
-    >>> a = [[.9], [.95, .8], [.7, .5, .96]]
+    >>> a = [[0.9], [0.95, 0.8], [0.7, 0.5, 0.96]]
     >>> round(backward_transfer(a), 6), round(backward_transfer(a, definition="all"), 6)
     (-0.25, -0.15)
     """
-    choose("definition", definition, ["last", "all"])
-    array, k = _checked(matrix, stage)
+    check_choice("definition", definition, ["last", "all"])
+    array, k = _check_matrix(matrix, stage)
     if not k:
-        return _undefined(array)
-    return plain(-DEFINITIONS["diagonal" if definition == "last" else "all"](array, k))
+        return _nan_like(array)
+    return as_plain(-DEFINITIONS["diagonal" if definition == "last" else "all"](array, k))
 
 
 def forward_transfer(full_matrix: Any, chance: Any, *, stage: int | None = None) -> Reduced:
@@ -164,20 +271,20 @@ def forward_transfer(full_matrix: Any, chance: Any, *, stage: int | None = None)
 
     Examples
     --------
-    >>> round(forward_transfer([[.9, .6, .5], [.8, .9, .7], [.8, .8, .9]], 0.5), 6)
+    >>> round(forward_transfer([[0.9, 0.6, 0.5], [0.8, 0.9, 0.7], [0.8, 0.8, 0.9]], 0.5), 6)
     0.15
     """
-    array, k = _checked(full_matrix, stage)
-    base = floats("chance", chance)
+    array, k = _check_matrix(full_matrix, stage)
+    base = as_floats("chance", chance)
     if base.ndim and base.shape[-1] != array.shape[-1]:
         raise bad("chance", f"one number or {array.shape[-1]}, one per task", chance)
     if not k:
-        return _undefined(array)
+        return _nan_like(array)
     before = np.diagonal(array, 1, axis1=-2, axis2=-1)[..., :k]  # a[j - 1][j], j = 1..k
     own = np.diagonal(array, axis1=-2, axis2=-1)[..., :k]
     if np.any(np.isnan(before) & ~np.isnan(own)):
         raise bad("full_matrix", "accuracies right above the diagonal", "NaN there")
-    return plain((before - (base[..., 1 : k + 1] if base.ndim else base)).mean(axis=-1))
+    return as_plain((before - (base[..., 1 : k + 1] if base.ndim else base)).mean(axis=-1))
 
 
 def learning_accuracy(matrix: Any, *, stage: int | None = None) -> Reduced:
@@ -185,11 +292,11 @@ def learning_accuracy(matrix: Any, *, stage: int | None = None) -> Reduced:
 
     Examples
     --------
-    >>> round(learning_accuracy([[.9], [.95, .8], [.7, .5, .96]]), 6)
+    >>> round(learning_accuracy([[0.9], [0.95, 0.8], [0.7, 0.5, 0.96]]), 6)
     0.886667
     """
-    array, k = _checked(matrix, stage)
-    return plain(np.diagonal(array, axis1=-2, axis2=-1)[..., : k + 1].mean(axis=-1))
+    array, k = _check_matrix(matrix, stage)
+    return as_plain(np.diagonal(array, axis1=-2, axis2=-1)[..., : k + 1].mean(axis=-1))
 
 
 def intransigence(matrix: Any, reference: Any, *, stage: int | None = None) -> Reduced:
@@ -202,15 +309,15 @@ def intransigence(matrix: Any, reference: Any, *, stage: int | None = None) -> R
 
     Examples
     --------
-    >>> round(intransigence([[.9], [.7, .96]], [.95, .97]), 6)
+    >>> round(intransigence([[0.9], [0.7, 0.96]], [0.95, 0.97]), 6)
     0.01
     """
-    array, k = _checked(matrix, stage)
-    joint = floats("reference", reference, least=1, shape="one accuracy per stage")
+    array, k = _check_matrix(matrix, stage)
+    joint = as_floats("reference", reference, least=1, shape="one accuracy per stage")
     if joint.shape[-1] not in array.shape[-2:]:
         raise bad("reference", f"{array.shape[-2]} accuracies, one per stage", reference)
-    same_shape("matrix without its last axis", array[..., 0, 0], "reference", joint[..., 0])
-    return plain(joint[..., k] - array[..., k, k])
+    check_same_shape("matrix without its last axis", array[..., 0, 0], "reference", joint[..., 0])
+    return as_plain(joint[..., k] - array[..., k, k])
 
 
 def forgetting_bound(matrix: Any, *, line: bool = False, stage: int | None = None) -> Reduced:
@@ -223,19 +330,19 @@ def forgetting_bound(matrix: Any, *, line: bool = False, stage: int | None = Non
 
     Examples
     --------
-    >>> a = [[.9], [.95, .8], [.7, .5, .96]]
+    >>> a = [[0.9], [0.95, 0.8], [0.7, 0.5, 0.96]]
     >>> round(forgetting_bound(a), 6), round(forgetting_bound(a, line=True), 6)
     (0.4, 0.42)
     """
-    array, k = _checked(matrix, stage)
+    array, k = _check_matrix(matrix, stage)
     known = array[~np.isnan(array)]
     if np.any(known < 0) or np.any(known > 1):
         raise bad("matrix", "accuracies in [0, 1] (fractions, not percent)", float(known.max()))
     if not k:
-        return _undefined(array)
+        return _nan_like(array)
     newest = 1.0 if line else array[..., k, k]
     average = mean_or_nan(array[..., k, : k + 1])
-    return plain(1.0 - (k + 1) / k * average + newest / k)
+    return as_plain(1.0 - (k + 1) / k * average + newest / k)
 
 
 def curve(metric: Callable[..., Reduced], matrix: Any, **options: Any) -> Floats:
@@ -243,9 +350,9 @@ def curve(metric: Callable[..., Reduced], matrix: Any, **options: Any) -> Floats
 
     Examples
     --------
-    >>> curve(average_accuracy, [[.9], [.95, .8], [.7, .5, .96]]).round(6).tolist()
+    >>> curve(average_accuracy, [[0.9], [0.95, 0.8], [0.7, 0.5, 0.96]]).round(6).tolist()
     [0.9, 0.875, 0.72]
     """
-    array, last = _checked(matrix, None)
+    array, last = _check_matrix(matrix, None)
     values = [metric(array, stage=k, **options) for k in range(last + 1)]
     return np.moveaxis(np.asarray(values, dtype=np.float64), 0, -1)

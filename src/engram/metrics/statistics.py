@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import bad, choose, number, whole
-from engram.metrics._arrays import Floats, Reduced, floats, mean_or_nan, plain
-from engram.metrics.ties import centre, variance
+from engram.errors import bad, check_choice, check_float, check_int
+from engram.metrics.checked_arrays import Floats, Reduced, as_floats, as_plain, mean_or_nan
+from engram.metrics.tolerance import stable_mean, stable_variance
 
 
 def mean(values: Any, *, axis: int = 0) -> Reduced:
@@ -21,7 +21,7 @@ def mean(values: Any, *, axis: int = 0) -> Reduced:
     >>> mean([0.5, 0.75])
     0.625
     """
-    return plain(mean_or_nan(floats("values", values, least=1), axis))
+    return as_plain(mean_or_nan(as_floats("values", values, least=1), axis))
 
 
 def std(values: Any, *, ddof: int = 1, axis: int = 0) -> Reduced:
@@ -37,11 +37,11 @@ def std(values: Any, *, ddof: int = 1, axis: int = 0) -> Reduced:
     >>> round(std([1.0, 2.0, 3.0]), 6), round(std([1.0, 2.0, 3.0], ddof=0), 6), std([1.0])
     (1.0, 0.816497, nan)
     """
-    whole("ddof", ddof)
-    array = floats("values", values, least=1)
+    check_int("ddof", ddof)
+    array = as_floats("values", values, least=1)
     if array.shape[axis] < max(2, ddof + 1):
-        return plain(np.full(np.delete(np.array(array.shape), axis), np.nan))
-    return plain(array.std(axis=axis, ddof=ddof))
+        return as_plain(np.full(np.delete(np.array(array.shape), axis), np.nan))
+    return as_plain(array.std(axis=axis, ddof=ddof))
 
 
 class Interval(NamedTuple):
@@ -96,14 +96,14 @@ def bootstrap_interval(
 
     Examples
     --------
-    >>> low, high, estimate = bootstrap_interval([.70, .72, .75, .71, .74])
+    >>> low, high, estimate = bootstrap_interval([0.70, 0.72, 0.75, 0.71, 0.74])
     >>> low < estimate < high
     True
     """
-    choose("method", method, ["bca", "percentile"])
-    number("level", level, 0.0, 1.0, open_low=True)
-    whole("resamples", resamples, low=1)
-    array = floats("values", values, least=1)
+    check_choice("method", method, ["bca", "percentile"])
+    check_float("level", level, 0.0, 1.0, open_low=True)
+    check_int("resamples", resamples, low=1)
+    array = as_floats("values", values, least=1)
     if array.ndim != 1 or not array.size or np.any(np.isnan(array)) or level == 1.0:
         raise bad("values", "one axis of at least one number, no NaN, and a level below 1", values)
     estimate = float(statistic(array, axis=-1))
@@ -131,27 +131,27 @@ def t_interval(values: Any, *, level: float = 0.95) -> Interval:
     >>> round(low, 4), round(high, 4), round(estimate, 4)
     (0.6703, 0.7697, 0.72)
     """
-    number("level", level, 0.0, 1.0, open_low=True)
-    array = floats("values", values, least=1)
+    check_float("level", level, 0.0, 1.0, open_low=True)
+    array = as_floats("values", values, least=1)
     if array.ndim != 1 or not array.size or np.any(np.isnan(array)) or level == 1.0:
         raise bad("values", "one axis of at least one number, no NaN, and a level below 1", values)
-    estimate = centre(array)
+    estimate = stable_mean(array)
     if len(array) == 1:
         return Interval(np.nan, np.nan, estimate)
     from scipy.stats import t  # here: it takes a second to import
 
     reach = float(t.ppf((1 + level) / 2, len(array) - 1))
-    reach *= float(np.sqrt(variance(array) / len(array)))
+    reach *= float(np.sqrt(stable_variance(array) / len(array)))
     return Interval(estimate - reach, estimate + reach, estimate)
 
 
-def _dummies(labels: npt.NDArray[Any]) -> Floats:
+def _dummy_columns(labels: npt.NDArray[Any]) -> Floats:
     """One column per level of a factor, `[value, level]`."""
     _, code = np.unique(labels, return_inverse=True)
     return np.asarray(np.eye(int(code.max()) + 1)[code.ravel()])
 
 
-def _residual(values: Floats, tables: list[Floats]) -> float:
+def _residual_variance(values: Floats, tables: list[Floats]) -> float:
     design = np.concatenate([np.ones((len(values), 1)), *tables], axis=1)
     fitted = design @ np.linalg.lstsq(design, values, rcond=None)[0]
     return float(np.sum((values - fitted) ** 2))
@@ -175,7 +175,7 @@ def variance_shares(value: Any, /, **factors: Any) -> dict[str, float]:
     >>> {name: round(share, 6) for name, share in shares.items()}
     {'method': 0.8, 'seed': 0.2, 'residual': 0.0}
     """
-    values = floats("value", value, least=1).ravel()
+    values = as_floats("value", value, least=1).ravel()
     if not factors or values.size < 2 or np.any(np.isnan(values)):
         raise bad("value", "two or more numbers without NaN, and at least one factor", value)
     tables = {}
@@ -183,14 +183,16 @@ def variance_shares(value: Any, /, **factors: Any) -> dict[str, float]:
         levels = np.asarray(labels).ravel()
         if levels.shape != values.shape or name in ("residual", "shared"):
             raise bad(name, f"{values.size} levels, one per value", labels)
-        tables[name] = _dummies(levels)
+        tables[name] = _dummy_columns(levels)
     total = float(np.sum((values - values.mean()) ** 2))
     if total <= 1e-30 * max(1.0, float(np.sum(values**2))):
         return dict.fromkeys([*factors, "residual"], np.nan)
-    rest = _residual(values, list(tables.values()))
+    rest = _residual_variance(values, list(tables.values()))
     shares = {}
     for name in tables:
-        without = _residual(values, [table for key, table in tables.items() if key != name])
+        without = _residual_variance(
+            values, [table for key, table in tables.items() if key != name]
+        )
         shares[name] = max(0.0, without - rest) / total
     shares["residual"] = rest / total
     shared = 1.0 - sum(shares.values())

@@ -1,4 +1,9 @@
-"""Networks: backbones, heads, layers that know row weights and keys, and the adapter."""
+"""Networks: backbones, heads, layers that know row weights and keys, and the adapter for a
+user's module.
+
+Training is in `engine`, weights of a run in `learner`; CUDA kernels are in `models.kernels`. Begin
+with `build` (from a name to a `Classifier`), then `mlp`, the shortest network.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,16 @@ from engram.models.adapter import adapt
 from engram.models.build import build, models
 from engram.models.classifier import Classifier
 from engram.models.cnn import CNN
-from engram.models.context import KEY, ROW_WEIGHTS, forward_context
+from engram.models.forward_pass import KEY, ROW_WEIGHTS, Output, forward_context
 from engram.models.gcn import GCN
 from engram.models.heads import Cosine, Linear
 from engram.models.layers import BatchNorm, Dropout
 from engram.models.lenet import LeNet
 from engram.models.mlp import MLP
-from engram.models.output import Output
 from engram.models.resnet import ResNet, resnet18_slim, resnet32
-from engram.models.skeletons import SKELETONS
+from engram.models.skeleton_graphs import SKELETONS
 from engram.models.stgcn import STGCN
-from engram.models.vae import VAE
+from engram.models.vae_generator import VAEGenerator
 
 __all__ = [
     "CNN",
@@ -26,7 +30,7 @@ __all__ = [
     "ROW_WEIGHTS",
     "SKELETONS",
     "STGCN",
-    "VAE",
+    "VAEGenerator",
     "BatchNorm",
     "Classifier",
     "Cosine",

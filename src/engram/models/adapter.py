@@ -12,8 +12,8 @@ from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from engram.models.context import forward_context
-from engram.models.functional import call, ties
+from engram.models.forward_pass import forward_context
+from engram.models.functional_call import call_with_weights, find_tied_names
 from engram.models.layers import BatchNorm, Dropout
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -36,25 +36,25 @@ def adapt(module: nn.Module, sample_shape: tuple[int, ...] | None = None) -> nn.
     ('BatchNorm', 'Dropout', True)
     """
     done: dict[int, nn.Module] = {}
-    result = _swap(copy.deepcopy(module), done)
-    mixing, others = _left_over(result)
+    result = _swap_layers(copy.deepcopy(module), done)
+    mixing, others = _check_left_over(result)
     reasons = mixing + others
     if sample_shape is not None and not reasons:
-        reasons = _trial(result, sample_shape)
+        reasons = _try_mapping(result, sample_shape)
     found: Any = result
     found.mappable, found.unmappable, found.mixes_rows = not reasons, tuple(reasons), bool(mixing)
     return result
 
 
-def _swap(module: nn.Module, done: dict[int, nn.Module]) -> nn.Module:
+def _swap_layers(module: nn.Module, done: dict[int, nn.Module]) -> nn.Module:
     """Replace layers below and including `module`; a shared layer stays shared."""
     if id(module) in done:
         return done[id(module)]
     new = module
     if type(module) in _NORMS:
-        new = _our_norm(module)
+        new = _convert_norm(module)
     elif type(module) is nn.Dropout or type(module) in _CHANNEL_DROPOUTS:
-        new = _our_dropout(module)
+        new = _convert_dropout(module)
     if new is not module:
         new.train(module.training)
         new._forward_hooks = module._forward_hooks
@@ -63,11 +63,11 @@ def _swap(module: nn.Module, done: dict[int, nn.Module]) -> nn.Module:
     done[id(new)] = new
     for name, child in list(new._modules.items()):  # named_children lists shared layers once only
         if child is not None:
-            new._modules[name] = _swap(child, done)
+            new._modules[name] = _swap_layers(child, done)
     return new
 
 
-def _our_norm(stock: Any) -> nn.Module:
+def _convert_norm(stock: Any) -> nn.Module:
     if stock.momentum is None or not stock.track_running_stats:
         unchanged: nn.Module = stock
         return unchanged
@@ -78,11 +78,11 @@ def _our_norm(stock: Any) -> nn.Module:
     return ours
 
 
-def _our_dropout(stock: Any) -> Dropout:
+def _convert_dropout(stock: Any) -> Dropout:
     return Dropout(stock.p, channels=type(stock) in _CHANNEL_DROPOUTS)
 
 
-def _left_over(module: nn.Module) -> tuple[list[str], list[str]]:
+def _check_left_over(module: nn.Module) -> tuple[list[str], list[str]]:
     """Layers that mix rows without weights, and other layers that cannot be mapped."""
     mixing, others = [], []
     for path, layer in module.named_modules():
@@ -100,26 +100,26 @@ def _left_over(module: nn.Module) -> tuple[list[str], list[str]]:
     return mixing, others
 
 
-def cannot_split(module: nn.Module) -> list[str]:
+def explain_no_split(module: nn.Module) -> list[str]:
     """Why the rows of a batch cannot go through a network in shares; nothing if they can.
 
     Examples
     --------
-    >>> cannot_split(nn.Sequential(nn.Linear(2, 2), BatchNorm(2), Dropout(0.5)))
+    >>> explain_no_split(nn.Sequential(nn.Linear(2, 2), BatchNorm(2), Dropout(0.5)))
     []
-    >>> cannot_split(nn.BatchNorm1d(2, momentum=None))
+    >>> explain_no_split(nn.BatchNorm1d(2, momentum=None))
     ['the module (BatchNorm1d) uses batch statistics in a way that cannot be replaced']
     """
-    mixing, others = _left_over(module)
+    mixing, others = _check_left_over(module)
     return mixing + [reason for reason in others if "torch's global generator" in reason]
 
 
-def _trial(module: nn.Module, sample_shape: tuple[int, ...]) -> list[str]:
+def _try_mapping(module: nn.Module, sample_shape: tuple[int, ...]) -> list[str]:
     """Map what a run maps over two copies; what fails here would fail there."""
     weights = {k: v.detach() for k, v in module.named_parameters() if v.is_floating_point()}
     if not weights:
         return []
-    first, tied = next(iter(weights.values())), ties(module)
+    first, tied = next(iter(weights.values())), find_tied_names(module)
     rows = torch.zeros(2, *sample_shape, dtype=first.dtype, device=first.device)
     own = dict(module.named_buffers())
     many, buffers = ({k: torch.stack([v, v]) for k, v in d.items()} for d in (weights, own))
@@ -127,7 +127,7 @@ def _trial(module: nn.Module, sample_shape: tuple[int, ...]) -> list[str]:
 
     def total(weights: Weights, buffers: Weights, key: Tensor, rows: Tensor) -> Tensor:
         with forward_context(torch.ones(len(rows), device=first.device), key):
-            answer: Tensor = call(module, {**weights, **buffers}, (rows,), tied)
+            answer: Tensor = call_with_weights(module, {**weights, **buffers}, (rows,), tied)
         return answer.sum()
 
     modes = [(layer, layer.training) for layer in module.modules()]

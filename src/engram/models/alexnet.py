@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from engram.errors import whole
+from engram.errors import check_int
+from engram.models.forward_pass import check_image_shape, make_average_pool
 from engram.models.layers import Dropout
-from engram.models.shapes import averaged, image
-from engram.models.weights import check_weights, fill, read_weights
+from engram.models.pretrained_weights import check_weights, load_into, read_weights
 
 _POOLED = 6  # places of the last map on each side, whatever the size of the images
-_LEAST = 63  # the smallest image of which the last pooling leaves a place
+_MIN_SIZE = 63  # the smallest image of which the last pooling leaves a place
 _PUBLISHED = {"convolutions": "features", "connected": "classifier"}  # names of its authors' parts
 
 
@@ -51,7 +51,7 @@ class AlexNet(nn.Module):
         sha256: str | None = None,
     ) -> None:
         super().__init__()
-        channels, height, width = image("alexnet", sample_shape, least=_LEAST)
+        channels, height, width = check_image_shape("alexnet", sample_shape, least=_MIN_SIZE)
         check_weights(weights, sha256)
         self.convolutions = nn.Sequential(
             nn.Conv2d(channels, 64, 11, stride=4, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2),
@@ -60,15 +60,19 @@ class AlexNet(nn.Module):
             nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(),
             nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2),
         )  # fmt: skip
-        self.pool = averaged((_after(height), _after(width)), _POOLED)
+        self.pool = make_average_pool((_output_size(height), _output_size(width)), _POOLED)
         self.connected = nn.Sequential(
-            Dropout(dropout), nn.Linear(256 * _POOLED**2, whole("hidden", hidden, 1)), nn.ReLU(),
-            Dropout(dropout), nn.Linear(hidden, hidden), nn.ReLU(),
-        )  # fmt: skip
+            Dropout(dropout),
+            nn.Linear(256 * _POOLED**2, check_int("hidden", hidden, 1)),
+            nn.ReLU(),
+            Dropout(dropout),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+        )
         self.features = hidden
         self.root_modules = ("convolutions", "pool")
         if weights is not None and sha256 is not None:
-            fill(self, read_weights(weights, sha256), weights, renamed=_PUBLISHED)
+            load_into(self, read_weights(weights, sha256), weights, renamed=_PUBLISHED)
 
     def root(self, x: Tensor) -> Tensor:
         z: Tensor = self.pool(self.convolutions(x))
@@ -82,7 +86,7 @@ class AlexNet(nn.Module):
         return self.body(self.root(x))
 
 
-def _after(size: int) -> int:
+def _output_size(size: int) -> int:
     """Edge length after all convolutions and poolings."""
     size = (size + 2 * 2 - 11) // 4 + 1
     for _ in range(3):

@@ -1,34 +1,42 @@
-"""One door to all networks: a name, a dict, a module or a factory in, a Classifier out."""
+"""`build`: a classifier from a name, a dict, a module or a factory; a user's network may end in
+features or in classes.
+"""
 
 from __future__ import annotations
 
 import inspect
 import operator
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from engram import keys
-from engram.errors import bad, unknown, whole
+from engram.errors import bad, check_choice, check_int, unknown
 from engram.models.adapter import adapt
 from engram.models.alexnet import AlexNet
-from engram.models.classifier import Classifier
+from engram.models.classifier import Classifier, Encoder, PrecomputedFeatures
 from engram.models.cnn import CNN
-from engram.models.frozen import Encoder, Features
 from engram.models.gcn import GCN
 from engram.models.heads import Cosine, Linear
 from engram.models.lenet import LeNet
 from engram.models.mlp import MLP
-from engram.models.own import asks_for_classes, is_own_name, made, own_maker, own_options
-from engram.models.recognise import dry_run, without_head
 from engram.models.resnet import ResNet50, resnet18_slim, resnet32
 from engram.models.stgcn import STGCN
-from engram.models.timm_net import is_timm, timm_net
+from engram.models.timm_networks import build_timm_network, is_timm
+from engram.models.user_networks import (
+    asks_for_classes,
+    is_user_network_name,
+    load_maker,
+    make_network,
+    maker_options,
+)
 from engram.models.vgg import VGG11Slim
-from engram.own_code import unknown_name
+from engram.plugins import unknown_name
 
 Spec = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 
@@ -44,7 +52,7 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "gcn": GCN,
     "stgcn": STGCN,
 }
-COMMON = ("head", "freeze")  # what every model may be told
+COMMON_OPTIONS = ("head", "freeze")  # what every model may be told
 TIMM_OPTIONS = ("img_size", "drop_rate", "drop_path_rate", "global_pool", "in_chans")
 _HEADS: dict[str, Callable[..., nn.Module]] = {"linear": Linear, "cosine": Cosine}
 
@@ -71,12 +79,12 @@ def model_options(name: Any) -> tuple[str, ...]:
     ('dropout', 'head', 'freeze')
     """
     if is_timm(name):
-        return ("weights", "sha256", *COMMON, *TIMM_OPTIONS)
-    if is_own_name(name) or not isinstance(name, str):
-        return (*own_options(own_maker(name)), *COMMON, "ends")
+        return ("weights", "sha256", *COMMON_OPTIONS, *TIMM_OPTIONS)
+    if is_user_network_name(name) or not isinstance(name, str):
+        return (*maker_options(load_maker(name)), *COMMON_OPTIONS, "ends")
     if name not in _MODELS:
         raise unknown_name("model", name, _MODELS)
-    return (*tuple(inspect.signature(_MODELS[name]).parameters)[1:], *COMMON)
+    return (*tuple(inspect.signature(_MODELS[name]).parameters)[1:], *COMMON_OPTIONS)
 
 
 def model_defaults(name: str) -> dict[str, Any]:
@@ -87,7 +95,7 @@ def model_defaults(name: str) -> dict[str, Any]:
     >>> model_defaults("mlp")["hidden"]
     (256, 256)
     """
-    names = model_options(name)[: -len(COMMON)]
+    names = model_options(name)[: -len(COMMON_OPTIONS)]
     given = inspect.signature(_MODELS[name]).parameters
     return {option: given[option].default for option in names}
 
@@ -126,23 +134,23 @@ def build(
     >>> net(torch.zeros(5, 1, 8, 8)).logits.shape
     torch.Size([5, 10])
     """
-    shape = _checked_shape(sample_shape)
-    whole("classes", classes, 1)
+    shape = _check_shape(sample_shape)
+    check_int("classes", classes, 1)
     if isinstance(spec, Mapping) and "head" in spec:
         spec = dict(spec)
-        head = _chosen_head(head, spec.pop("head"))
+        head = _choose_head(head, spec.pop("head"))
     freeze = False
     if isinstance(spec, Mapping) and "freeze" in spec:
         spec = dict(spec)
         freeze = check_freeze(spec.pop("freeze"))
-    with _seeded(seed):
+    with _seed_torch(seed):
         backbone, width, bias = _backbone(spec, shape, classes, options)
         if not bias and check_head(head)["name"] == "linear":
             head = {"bias": False, **check_head(head)}  # as the user's network had it
         top = _make("head", head, _HEADS, (width, classes), {})
     getattr(top, "reset_columns")(seed)  # noqa: B009
     if freeze:
-        return Classifier(Features(width), top, Encoder(backbone, width))
+        return Classifier(PrecomputedFeatures(width), top, Encoder(backbone, width))
     return Classifier(backbone, top)
 
 
@@ -176,7 +184,7 @@ def check_head(head: Any) -> dict[str, Any]:
     return dict(given)
 
 
-def _chosen_head(needed: Any, own: Any) -> dict[str, Any]:
+def _choose_head(needed: Any, own: Any) -> dict[str, Any]:
     """The model's own head, refused where the method needs another one."""
     method, model = check_head(needed), check_head(own)
     if method["name"] not in ("linear", model["name"]):
@@ -186,7 +194,7 @@ def _chosen_head(needed: Any, own: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seed_torch(seed: int) -> Iterator[None]:
     """Initialisers draw from (seed, "init"); nobody else's generator moves, on no device."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(keys.torch_seed(keys.fold(seed, "init")))
@@ -220,35 +228,37 @@ def _backbone(
 ) -> tuple[nn.Module, int, bool]:
     """A backbone, its feature width, and whether its head is to have a bias."""
     ends = None
-    if isinstance(spec, Mapping) and _is_foreign(spec.get("name")):
+    if isinstance(spec, Mapping) and _is_user_model(spec.get("name")):
         options = {**{key: value for key, value in spec.items() if key != "name"}, **options}
         ends, spec = options.pop("ends", None), spec["name"]
     if is_timm(spec):
-        module = timm_net(spec, shape, **options)
+        module = build_timm_network(spec, shape, **options)
         width = dry_run(module, shape).width
-        return _adapted(module, width, shape), width, True
-    if isinstance(spec, (str, Mapping)) and not _is_foreign(spec):
+        return _adapt_backbone(module, width, shape), width, True
+    if isinstance(spec, (str, Mapping)) and not _is_user_model(spec):
         ours = _make("model", spec, _MODELS, (shape,), options)
         return ours, int(getattr(ours, "features")), True  # noqa: B009 - typed Any on purpose
-    maker = own_maker(spec)
-    module, asked = made(maker, shape, classes, options), asks_for_classes(maker)
-    own, width, last = without_head(module, shape, classes, ends=ends, asked=asked)
-    return _adapted(own, width, shape), width, last is None or last.bias is not None
+    maker = load_maker(spec)
+    module, asked = make_network(maker, shape, classes, options), asks_for_classes(maker)
+    own, width, last = remove_head(module, shape, classes, ends=ends, asked=asked)
+    return _adapt_backbone(own, width, shape), width, last is None or last.bias is not None
 
 
-def _is_foreign(name: Any) -> bool:
+def _is_user_model(name: Any) -> bool:
     """Whether a model is none of those of the library, by name or as an object."""
-    return isinstance(name, nn.Module) or callable(name) or is_own_name(name) or is_timm(name)
+    return (
+        isinstance(name, nn.Module) or callable(name) or is_user_network_name(name) or is_timm(name)
+    )
 
 
-def _adapted(module: nn.Module, width: int, shape: tuple[int, ...]) -> nn.Module:
+def _adapt_backbone(module: nn.Module, width: int, shape: tuple[int, ...]) -> nn.Module:
     ours = adapt(module, shape)
     if not hasattr(ours, "features"):
         setattr(ours, "features", width)  # noqa: B010
     return ours
 
 
-def _checked_shape(sample_shape: Any) -> tuple[int, ...]:
+def _check_shape(sample_shape: Any) -> tuple[int, ...]:
     try:
         shape = tuple(operator.index(size) for size in sample_shape)
     except TypeError:
@@ -256,3 +266,125 @@ def _checked_shape(sample_shape: Any) -> tuple[int, ...]:
     if not shape or min(shape) < 1:
         raise bad("sample_shape", "whole numbers of at least 1", shape)
     return shape
+
+
+# ------------------------------------------------------------------------------------------------
+# Whether a user's network answers features or classes: told by its last layer.
+
+
+NETWORK_ENDS = ("features", "classes")
+ENDS_HINT = "model={'name': ..., 'ends': 'classes'} confirms this, 'ends': 'features' keeps it"
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a network answers to two rows of zeros."""
+
+    answer: Tensor
+    last: str | None  # path of the linear layer whose output is the answer, None if it is no such
+
+    @property
+    def width(self) -> int:
+        return int(self.answer.shape[1])
+
+
+@torch.no_grad()
+def dry_run(module: nn.Module, shape: tuple[int, ...]) -> DryRun:
+    """Try a network, which also sizes lazy layers; its modes stay as they are."""
+    first = next(module.parameters(), torch.zeros(()))
+    lazy = isinstance(first, nn.parameter.UninitializedParameter)
+    rows = torch.zeros(2, *shape, dtype=torch.float32 if lazy else first.dtype, device=first.device)
+    modes = [(layer, layer.training) for layer in module.modules()]
+    outputs: list[tuple[nn.Module, Any]] = []
+    leaves = [one for one in module.modules() if not list(one.children())]
+    hooks = [one.register_forward_hook(lambda m, _i, out: outputs.append((m, out)))
+             for one in leaves]  # fmt: skip
+    try:
+        found = module.eval()(rows)
+    except Exception as error:
+        raise bad("model", f"a network for samples of shape {shape}", str(error)) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for layer, training in modes:
+            layer.training = training
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
+        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise bad("model", "a network that returns features [B, F]", what)
+    return DryRun(found, _find_last_linear(module, outputs, found))
+
+
+def _find_last_linear(
+    module: nn.Module, outputs: list[tuple[nn.Module, Any]], found: Tensor
+) -> str | None:
+    """The path of a linear layer that ran once and gave the answer itself."""
+    ends = [layer for layer, out in outputs if out is found]
+    if not ends or not isinstance(ends[-1], nn.Linear):
+        return None
+    if sum(layer is ends[-1] for layer, _ in outputs) > 1:  # shared: it cannot be taken out
+        return None
+    paths: dict[nn.Module, str] = {layer: name for name, layer in module.named_modules()}
+    return paths[ends[-1]]
+
+
+def remove_head(
+    module: nn.Module, shape: tuple[int, ...], classes: int, *, ends: str | None, asked: bool
+) -> tuple[nn.Module, int, nn.Linear | None]:
+    """A backbone, its width, and the last layer of the network if that was a head.
+
+    A linear layer at the end is a head, whatever its size: a second one above it would add nothing,
+    and a rule that compared its size with the number of classes would change its mind as classes
+    come.
+
+    Parameters
+    ----------
+    ends
+        What the network is said to answer, ``features`` or ``classes``; None to find out.
+    asked
+        Whether the network was made for a number of classes, so that it cannot answer features.
+    """
+    if ends is not None:
+        check_choice("model.ends", ends, NETWORK_ENDS)
+    elif isinstance(getattr(module, "features", None), int) or hasattr(module, "root_modules"):
+        ends = "features"  # it says so itself
+    tried = dry_run(module, shape)
+    if ends is None and tried.width == classes and _are_probabilities(tried.answer):
+        expected = "logits or features (leave out the softmax at its end)"
+        raise bad("model", expected, f"{classes} probabilities")
+    if tried.last is None and (ends == "classes" or (ends is None and asked)):
+        expected = "a network whose last layer is a torch.nn.Linear (or model.ends=features)"
+        raise bad("model", expected, type(module).__name__)
+    if tried.last is None or ends == "features":
+        return module, tried.width, None
+    head: Any = module.get_submodule(tried.last)
+    if ends is None:
+        words = "becomes the head and is reinitialised, one row per class"
+        _say(f"{_describe_layer(tried, head)} {words} ({ENDS_HINT})")
+    backbone = _remove_layer(module, tried.last)
+    return backbone, dry_run(backbone, shape).width, head
+
+
+def _describe_layer(tried: DryRun, layer: nn.Linear) -> str:
+    name = f" {tried.last}" if tried.last else ""
+    return f"model: its last layer{name} (Linear {layer.in_features} -> {layer.out_features})"
+
+
+def _say(words: str) -> None:
+    warnings.warn(words, stacklevel=2)
+
+
+def _remove_layer(module: nn.Module, path: str) -> nn.Module:
+    """The network without its last layer."""
+    if not path:
+        return nn.Flatten()
+    above, _, name = path.rpartition(".")
+    module.get_submodule(above)._modules[name] = nn.Identity()
+    return module
+
+
+def _are_probabilities(answer: Tensor) -> bool:
+    if answer.shape[1] < 2:
+        return False
+    ones = torch.ones(len(answer), dtype=answer.dtype, device=answer.device)
+    plain = bool((answer >= 0).all()) and torch.allclose(answer.sum(1), ones, atol=1e-5)
+    return plain or torch.allclose(answer.exp().sum(1), ones, atol=1e-5)

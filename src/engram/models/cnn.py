@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from engram.models.forward_pass import check_image_shape
 from engram.models.layers import Dropout
-from engram.models.shapes import image
 
 
 class CNN(nn.Module):
@@ -24,7 +24,7 @@ class CNN(nn.Module):
 
     def __init__(self, sample_shape: tuple[int, ...], *, dropout: float = 0.5) -> None:
         super().__init__()
-        channels, height, width = image("cnn", sample_shape, least=4)
+        channels, height, width = check_image_shape("cnn", sample_shape, least=4)
         self.lower = _half(channels, 32, dropout)
         self.upper = _half(32, 64, dropout)
         self.features = 64 * (height // 4) * (width // 4)

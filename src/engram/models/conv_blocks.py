@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engram.models import norm_pool
-from engram.models.context import ROW_WEIGHTS, SHARE
+from engram.models.forward_pass import ROW_WEIGHTS, SHARE
+from engram.models.kernels import norm_pool
 from engram.models.layers import BatchNorm
 
 
-class Block(NamedTuple):
+class ConvBlock(NamedTuple):
     """Layers that follow each other and are done at once."""
 
     convolution: nn.Conv2d
@@ -24,7 +24,7 @@ class Block(NamedTuple):
 
 
 class ConvBlocks(nn.Sequential):
-    """An ``nn.Sequential`` that does its blocks at once where `fuses` says so.
+    """An ``nn.Sequential`` that does its blocks at once where `can_fuse` says so.
 
     A block is a convolution, a `BatchNorm`, a ReLU and perhaps a 2 x 2 pooling. The engine sets
     `fused` where it wants that.
@@ -32,7 +32,7 @@ class ConvBlocks(nn.Sequential):
     Examples
     --------
     >>> net = ConvBlocks(nn.Conv2d(3, 5, 3), BatchNorm(5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
-    >>> [len(part) if isinstance(part, Block) else type(part).__name__ for part in net.parts()]
+    >>> [len(part) if isinstance(part, ConvBlock) else type(part).__name__ for part in net.parts()]
     [4, 'Flatten']
     >>> net(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 45])
@@ -40,7 +40,7 @@ class ConvBlocks(nn.Sequential):
 
     fused: bool = False
 
-    def parts(self) -> Iterator[Block | nn.Module]:
+    def parts(self) -> Iterator[ConvBlock | nn.Module]:
         """Blocks, and the layers that belong to none."""
         layers, place = list(self), 0
         while place < len(layers):
@@ -49,18 +49,18 @@ class ConvBlocks(nn.Sequential):
             place += 1 if block is None else 3 + (block.pool is not None)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not fuses(self, x):
+        if not can_fuse(self, x):
             return super().forward(x)  # type: ignore[no-any-return, no-untyped-call]
         for part in self.parts():
-            if isinstance(part, Block):
-                x = at_once(part.convolution, part.norm, x, pool=part.pool is not None)
+            if isinstance(part, ConvBlock):
+                x = run_fused(part.convolution, part.norm, x, pool=part.pool is not None)
             else:
                 x = part(x)
         return x
 
 
-def fuses(layers: ConvBlocks, x: Tensor) -> bool:
-    """Whether `at_once` serves these layers in this pass: images on CUDA, not mapped.
+def can_fuse(layers: ConvBlocks, x: Tensor) -> bool:
+    """Whether `run_fused` serves these layers in this pass: images on CUDA, not mapped.
 
     Not where a hook listens to a layer, and not where rows are padding or of several ranks. What
     has a gradient by running statistics (an importance, say) is torch's.
@@ -73,7 +73,7 @@ def fuses(layers: ConvBlocks, x: Tensor) -> bool:
     return not any(one._forward_hooks or one._forward_pre_hooks for one in inside)
 
 
-def at_once(convolution: nn.Conv2d, norm: BatchNorm, x: Tensor, *, pool: bool = False) -> Tensor:
+def run_fused(convolution: nn.Conv2d, norm: BatchNorm, x: Tensor, *, pool: bool = False) -> Tensor:
     """Convolution, batch norm, ReLU, and 2 x 2 pooling where asked for.
 
     The bias is not added, since the batch norm takes it out again; nothing of this changes what is
@@ -82,18 +82,18 @@ def at_once(convolution: nn.Conv2d, norm: BatchNorm, x: Tensor, *, pool: bool = 
     x, offset = x.contiguous(memory_format=torch.channels_last), convolution.bias
     z = convolution._conv_forward(x, convolution.weight, None)
     ready = norm_pool.applies(z) and _channels_last(z)
-    ready = ready and norm_pool.works(norm.features, False, True, pool, z.dtype, z.device)
+    ready = ready and norm_pool.kernels_work(norm.features, False, True, pool, z.dtype, z.device)
     if not ready or norm.weight is None or norm.bias is None:
         y: Tensor = norm(z if offset is None else z + offset.reshape(-1, 1, 1)).relu()
         return F.max_pool2d(y, 2) if pool else y
     own = (norm.weight, norm.bias, offset)
     how: Any = {"eps": norm.eps, "pool": pool}
     if not norm.training:
-        return norm_pool.infer(z, *own, (norm.mean, norm.var), **how)
-    return norm_pool.train(z, *own, _running(norm), momentum=norm.momentum, **how)
+        return norm_pool.run_inference(z, *own, (norm.mean, norm.var), **how)
+    return norm_pool.run_training(z, *own, _running_statistics(norm), momentum=norm.momentum, **how)
 
 
-def _running(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+def _running_statistics(norm: BatchNorm) -> tuple[Tensor, Tensor]:
     """The running statistics, to be written."""
     if not norm.in_place:
         norm._buffers["mean"], norm._buffers["var"] = norm.mean.clone(), norm.var.clone()
@@ -104,7 +104,7 @@ def _channels_last(x: Tensor) -> bool:
     return x.is_contiguous(memory_format=torch.channels_last)
 
 
-def _block(layers: list[nn.Module]) -> Block | None:
+def _block(layers: list[nn.Module]) -> ConvBlock | None:
     if len(layers) < 3:
         return None
     convolution, norm, relu = layers[:3]
@@ -115,10 +115,10 @@ def _block(layers: list[nn.Module]) -> Block | None:
     if convolution.groups != 1 or convolution.padding_mode != "zeros":
         return None
     pool = layers[3] if len(layers) > 3 else None
-    return Block(convolution, norm, relu, pool if _halves(pool) else None)  # type: ignore[arg-type]
+    return ConvBlock(convolution, norm, relu, pool if _is_half_pool(pool) else None)  # type: ignore[arg-type]
 
 
-def _halves(pool: nn.Module | None) -> bool:
+def _is_half_pool(pool: nn.Module | None) -> bool:
     if not isinstance(pool, nn.MaxPool2d) or pool.return_indices or pool.ceil_mode:
         return False
     sizes = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)

@@ -6,12 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engram.errors import choose, whole
-from engram.models import graph_ops
-from engram.models.context import SHARE
+from engram.errors import check_choice, check_int
+from engram.models.forward_pass import SHARE, check_skeleton_shape
+from engram.models.kernels import graph_ops
 from engram.models.layers import BatchNorm, Dropout
-from engram.models.shapes import skeleton
-from engram.models.skeletons import Pairs, WithConstants, adjacency, bones, both_ways
+from engram.models.skeleton_graphs import (
+    Pairs,
+    WithConstants,
+    adjacency,
+    bidirectional_edges,
+    bones,
+)
 
 
 class GraphLayer(nn.Module):
@@ -80,18 +85,18 @@ class GCN(WithConstants):
         persons: str = "concat",
     ) -> None:
         super().__init__()
-        channels, frames, joints, people = skeleton("gcn", sample_shape)
+        channels, frames, joints, people = check_skeleton_shape("gcn", sample_shape)
         pairs = bones(edges, joints)
-        self.edges = both_ways(pairs)  # [2, E]
+        self.edges = bidirectional_edges(pairs)  # [2, E]
         self.neighbours = adjacency(pairs, joints)  # [V, V]
-        self._first = choose("persons", persons, ["concat", "first"]) == "first"
+        self._first = check_choice("persons", persons, ["concat", "first"]) == "first"
         inputs = channels * frames * (1 if self._first else people)
-        whole("width", width, 1)
-        sizes = [inputs] + [width] * whole("depth", depth, 1)
+        check_int("width", width, 1)
+        sizes = [inputs] + [width] * check_int("depth", depth, 1)
         self.layers = nn.ModuleList(map(GraphLayer, sizes[:-1], sizes[1:]))
         self.gate = nn.Linear(width, 1)
         self.dropout = Dropout(dropout)
-        self.hidden = nn.Linear(2 * width, whole("hidden", hidden, 1))
+        self.hidden = nn.Linear(2 * width, check_int("hidden", hidden, 1))
         self.norm = BatchNorm(hidden)
         self.features = hidden
         self.root_modules = ("layers",)

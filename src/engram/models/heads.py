@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.errors import whole
+from engram.errors import check_int
 
 
-def _column_keys(seed: keys.Key, classes: int, device: torch.device) -> Tensor:
+def _make_column_keys(seed: keys.Key, classes: int, device: torch.device) -> Tensor:
     """[C] one key per class in order of introduction, whatever the number of classes."""
     key = keys.fold(seed, "head", torch.arange(classes, device=device))
     return torch.as_tensor(key)
@@ -22,13 +22,14 @@ class Linear(nn.Linear):
     Examples
     --------
     >>> small, large = Linear(4, 2), Linear(4, 6)
-    >>> small.reset_columns(0); large.reset_columns(0)
+    >>> small.reset_columns(0)
+    >>> large.reset_columns(0)
     >>> torch.equal(small.weight, large.weight[:2])
     True
     """
 
     def __init__(self, features: int, classes: int, bias: bool = True) -> None:
-        super().__init__(whole("features", features, 1), whole("classes", classes, 1), bias)
+        super().__init__(check_int("features", features, 1), check_int("classes", classes, 1), bias)
         self.class_parameters: tuple[str, ...] = ("weight", "bias") if bias else ("weight",)
 
     @property
@@ -43,7 +44,7 @@ class Linear(nn.Linear):
     def reset_columns(self, seed: keys.Key) -> None:
         """Draw every class anew: uniform in +-1/sqrt(features), class c from (seed, "head", c)."""
         bound = self.in_features**-0.5
-        key = _column_keys(seed, self.out_features, self.weight.device)
+        key = _make_column_keys(seed, self.out_features, self.weight.device)
         drawn = (2 * keys.uniform(key, self.in_features + 1) - 1) * bound  # [C, F + 1]
         self.weight.copy_(drawn[:, :-1])
         if self.bias is not None:
@@ -63,7 +64,7 @@ class Cosine(nn.Module):
 
     def __init__(self, features: int, classes: int, scale: float = 1.0) -> None:
         super().__init__()
-        shape = whole("classes", classes, 1), whole("features", features, 1)
+        shape = check_int("classes", classes, 1), check_int("features", features, 1)
         self.weight = nn.Parameter(torch.randn(shape) / features**0.5)
         self.scale = nn.Parameter(torch.tensor(float(scale)))
         self.class_parameters: tuple[str, ...] = ("weight",)
@@ -86,5 +87,5 @@ class Cosine(nn.Module):
     @torch.no_grad()
     def reset_columns(self, seed: keys.Key) -> None:
         """Draw every class anew: normal with norm about 1, class c from (seed, "head", c)."""
-        key = _column_keys(seed, self.classes, self.weight.device)
+        key = _make_column_keys(seed, self.classes, self.weight.device)
         self.weight.copy_(keys.normal(key, self.features) / self.features**0.5)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from engram.errors import bad, choose, whole
+from engram.errors import bad, check_choice, check_int
 from engram.models.conv_blocks import ConvBlocks
+from engram.models.forward_pass import check_image_shape
 from engram.models.layers import BatchNorm
-from engram.models.shapes import image
 
 
 class LeNet(nn.Module):
@@ -39,9 +39,9 @@ class LeNet(nn.Module):
         latent: int | str | None = None,
     ) -> None:
         super().__init__()
-        whole("padding", padding)
-        channels, height, width = image("lenet", sample_shape)
-        maps = [_after(_after(size, padding), padding) for size in (height, width)]
+        check_int("padding", padding)
+        channels, height, width = check_image_shape("lenet", sample_shape)
+        maps = [_output_size(_output_size(size, padding), padding) for size in (height, width)]
         if min(maps) < 1:
             expected = f"images [C, H, W] of at least 16 x 16 for lenet (padding={padding})"
             raise bad("sample_shape", expected + ", or padding=2", sample_shape)
@@ -51,11 +51,13 @@ class LeNet(nn.Module):
         size = 50 * maps[0] * maps[1]
         self.squeeze: nn.Module | None = None
         if isinstance(latent, str):
-            choose("latent", latent, ["hidden"])
+            check_choice("latent", latent, ["hidden"])
         elif latent is not None:
-            self.squeeze = nn.Sequential(nn.Linear(size, whole("latent", latent, 1)), nn.Sigmoid())
+            self.squeeze = nn.Sequential(
+                nn.Linear(size, check_int("latent", latent, 1)), nn.Sigmoid()
+            )
             size = latent
-        self.hidden = nn.Linear(size, whole("hidden", hidden, 1))
+        self.hidden = nn.Linear(size, check_int("hidden", hidden, 1))
         self.norm = BatchNorm(hidden)
         self.features = hidden
         self._hidden_in_root = latent == "hidden"
@@ -86,6 +88,6 @@ def _block(inputs: int, outputs: int, padding: int) -> list[nn.Module]:
     return [convolution, BatchNorm(outputs), nn.ReLU(), nn.MaxPool2d(2)]
 
 
-def _after(size: int, padding: int) -> int:
+def _output_size(size: int, padding: int) -> int:
     """Edge length after one convolution and pooling."""
     return (size - 4 + 2 * padding) // 2

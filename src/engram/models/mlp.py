@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from engram.errors import bad, whole
+from engram.errors import bad, check_int
 
 
 class MLP(nn.Module):
@@ -39,14 +39,14 @@ class MLP(nn.Module):
         super().__init__()
         if not isinstance(hidden, (list, tuple)) or not hidden:
             raise bad("hidden", "widths such as (256, 256)", hidden)
-        widths = [whole("hidden", width, 1) for width in hidden]
-        if whole("split", split) > len(widths):
+        widths = [check_int("hidden", width, 1) for width in hidden]
+        if check_int("split", split) > len(widths):
             raise bad("split", f"at most the {len(widths)} hidden layers", split)
         width = 1
         for size in sample_shape:
             width *= size
         self.lower, width = _stack(width, widths[:split])
-        self.latent = None if latent is None else nn.Linear(width, whole("latent", latent, 1))
+        self.latent = None if latent is None else nn.Linear(width, check_int("latent", latent, 1))
         self.upper, width = _stack(width if latent is None else latent, widths[split:])
         self.features = width
         self.root_modules = ("lower", "latent")

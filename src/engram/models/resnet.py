@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from engram.errors import whole
+from engram.errors import check_int
+from engram.models.forward_pass import check_image_shape
 from engram.models.layers import BatchNorm, Dropout
-from engram.models.shapes import image
 
 
 class BasicBlock(nn.Module):
@@ -62,12 +62,14 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), BatchNorm(outputs))
 
 
-class Staged(nn.Module):
+class StagedNetwork(nn.Module):
     """A stem, stages of blocks, the mean over all places; the root ends before the last stage."""
 
     stem: nn.Module
 
-    def lay(self, stages: Sequence[nn.Module], *, features: int, dropout: float, he: bool) -> None:
+    def add_stages(
+        self, stages: Sequence[nn.Module], *, features: int, dropout: float, he: bool
+    ) -> None:
         """Lay the stages behind the stem; `he` draws all convolutions as He et al. do."""
         self.lower = nn.Sequential(*stages[:-1])
         self.upper = stages[-1]
@@ -91,7 +93,7 @@ class Staged(nn.Module):
         return self.body(self.root(x))
 
 
-class ResNet(Staged):
+class ResNet(StagedNetwork):
     """Residual network with a 3x3 stem of stride 1, no early pooling, a mean over the last map.
 
     Parameters
@@ -124,7 +126,7 @@ class ResNet(Staged):
         he: bool = False,
     ) -> None:
         super().__init__()
-        channels, _, _ = image("resnet", sample_shape)
+        channels, _, _ = check_image_shape("resnet", sample_shape)
         inputs = widths[0]
         self.stem = nn.Sequential(
             nn.Conv2d(channels, inputs, 3, 1, 1, bias=False), BatchNorm(inputs), nn.ReLU()
@@ -138,7 +140,7 @@ class ResNet(Staged):
                 layers.append(BasicBlock(inputs, width, stride, relu=last_relu or not final))
                 inputs = width
             stages.append(nn.Sequential(*layers))
-        self.lay(stages, features=inputs, dropout=dropout, he=he)
+        self.add_stages(stages, features=inputs, dropout=dropout, he=he)
 
 
 def resnet32(
@@ -171,7 +173,7 @@ def resnet18_slim(
     >>> resnet18_slim((3, 56, 56), nf=40).features
     320
     """
-    base = whole("nf", nf, 1)
+    base = check_int("nf", nf, 1)
     return ResNet(
         sample_shape,
         widths=(base, 2 * base, 4 * base, 8 * base),
@@ -181,7 +183,7 @@ def resnet18_slim(
     )
 
 
-class ResNet50(Staged):
+class ResNet50(StagedNetwork):
     """ResNet-50: a 7x7 stem with 4x downsampling; 3, 4, 6, 3 bottlenecks; 2048 features.
 
     Parameters
@@ -201,7 +203,7 @@ class ResNet50(Staged):
         self, sample_shape: tuple[int, ...], *, last_relu: bool = False, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        channels, _, _ = image("resnet50", sample_shape)
+        channels, _, _ = check_image_shape("resnet50", sample_shape)
         self.stem = nn.Sequential(
             nn.Conv2d(channels, 64, 7, 2, 3, bias=False), BatchNorm(64), nn.ReLU(),
             nn.MaxPool2d(3, 2, 1),
@@ -216,4 +218,4 @@ class ResNet50(Staged):
                 layers.append(Bottleneck(inputs, 64 * 2**stage, stride, relu=relu))
                 inputs = Bottleneck.WIDER * 64 * 2**stage
             stages.append(nn.Sequential(*layers))
-        self.lay(stages, features=inputs, dropout=dropout, he=True)
+        self.add_stages(stages, features=inputs, dropout=dropout, he=True)

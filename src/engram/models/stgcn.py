@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engram.errors import bad, whole
+from engram.errors import bad, check_int
+from engram.models.forward_pass import check_skeleton_shape
 from engram.models.layers import BatchNorm, Dropout
-from engram.models.shapes import skeleton
-from engram.models.skeletons import Pairs, WithConstants, bones, partitions
+from engram.models.skeleton_graphs import Pairs, WithConstants, bones, partitions
 
-TOGETHER = 2  # frames that one window serves
+FRAMES_AT_ONCE = 2  # frames that one window serves
 
 
-class OverTime(torch.autograd.Function):
+class TemporalConvolution(torch.autograd.Function):
     """Convolution over time as matrix products: [N, T, V, C] and [tk, C, O] to [N, T, V, O].
 
     Mapped over runs, a convolution becomes a grouped one, which is slow on CUDA. A product of
@@ -42,53 +42,59 @@ class OverTime(torch.autograd.Function):
         tk, inputs, outputs = weight.shape
         windows = _windows(dy, tk)  # [N, T / S, V, (tk + S - 1) * O]
         dx = _product(windows, weight.flip(0).transpose(1, 2), x.shape[1])
-        x = F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % TOGETHER)).unflatten(1, (-1, TOGETHER))
-        x = x.transpose(2, 3).reshape(len(x), -1, TOGETHER * inputs)
+        x = F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % FRAMES_AT_ONCE)).unflatten(
+            1, (-1, FRAMES_AT_ONCE)
+        )
+        x = x.transpose(2, 3).reshape(len(x), -1, FRAMES_AT_ONCE * inputs)
         # One product per row and a sum: a single one has too small a result to fill a device.
         pairs = torch.bmm(x.mT, windows.flatten(1, 2)).sum(0)
-        pairs = pairs.reshape(TOGETHER, inputs, -1, outputs)
-        dweight = sum(pairs[s, :, s : s + tk] for s in range(TOGETHER))  # [C, tk, O], backwards
+        pairs = pairs.reshape(FRAMES_AT_ONCE, inputs, -1, outputs)
+        dweight = sum(
+            pairs[s, :, s : s + tk] for s in range(FRAMES_AT_ONCE)
+        )  # [C, tk, O], backwards
         return dx, dweight.transpose(0, 1).flip(0)  # type: ignore[union-attr]
 
 
 def _windows(x: Tensor, tk: int) -> Tensor:
     """[N, T / S, V, (tk + S - 1) * C]: all frames that S = TOGETHER frames see, 0 outside."""
     frames, half = x.shape[1], tk // 2
-    x = F.pad(x, (0, 0, 0, 0, half, half + -frames % TOGETHER))
-    return x.unfold(1, tk + TOGETHER - 1, TOGETHER).transpose(-1, -2).flatten(-2)
+    x = F.pad(x, (0, 0, 0, 0, half, half + -frames % FRAMES_AT_ONCE))
+    return x.unfold(1, tk + FRAMES_AT_ONCE - 1, FRAMES_AT_ONCE).transpose(-1, -2).flatten(-2)
 
 
 def _product(windows: Tensor, weight: Tensor, frames: int) -> Tensor:
     """[N, frames, V, O] of windows and weight [tk, C, O]."""
     rows, times, joints, width = windows.shape
-    shifted = [F.pad(weight, (0, 0, 0, 0, s, TOGETHER - 1 - s)) for s in range(TOGETHER)]
+    shifted = [
+        F.pad(weight, (0, 0, 0, 0, s, FRAMES_AT_ONCE - 1 - s)) for s in range(FRAMES_AT_ONCE)
+    ]
     matrix = torch.stack(shifted, 2).reshape(width, -1)  # [(tk + S - 1) * C, S * O]
     y = torch.mm(windows.reshape(-1, width), matrix)
-    y = y.reshape(rows, times, joints, TOGETHER, -1).transpose(2, 3)  # [N, T / S, S, V, O]
+    y = y.reshape(rows, times, joints, FRAMES_AT_ONCE, -1).transpose(2, 3)  # [N, T / S, S, V, O]
     return y.flatten(1, 2)[:, :frames]
 
 
-def over_time(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def convolve_over_time(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolution of [N, T, V, C] with [O, C, tk, 1] over time, T staying as it is.
 
     Examples
     --------
     >>> x = torch.tensor([1.0, 2.0, 4.0]).reshape(1, 3, 1, 1)
-    >>> over_time(x, torch.ones(1, 1, 3, 1), torch.zeros(1)).flatten().tolist()
+    >>> convolve_over_time(x, torch.ones(1, 1, 3, 1), torch.zeros(1)).flatten().tolist()
     [3.0, 7.0, 6.0]
     """
     if x.is_cuda:
-        return by_windows(x, weight, bias)
+        return convolve_by_windows(x, weight, bias)
     # on the CPU a convolution is faster, mapped or not, and takes the channels where they are
     y = F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=(weight.shape[2] // 2, 0))
     return y.permute(0, 2, 3, 1)
 
 
-def by_windows(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`over_time` without a convolution."""
+def convolve_by_windows(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`convolve_over_time` without a convolution."""
     x, weight = _cast(x, weight)
     kernel = weight.squeeze(-1).permute(2, 1, 0)
-    y: Tensor = OverTime.apply(x, kernel)  # type: ignore[no-untyped-call]
+    y: Tensor = TemporalConvolution.apply(x, kernel)  # type: ignore[no-untyped-call]
     return y + bias
 
 
@@ -100,7 +106,7 @@ def _cast(*values: Tensor) -> list[Tensor]:
     return [value.to(torch.get_autocast_dtype(kind)) for value in values]
 
 
-def over_joints(x: Tensor, graph: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def convolve_over_joints(x: Tensor, graph: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Sum over p of graph[p] (x weight[p] + bias[p]) of [N, T, V, C] and [3 * O, C, 1, 1].
 
     Joints are mixed first: a block then keeps three copies of its input, which in the first block
@@ -109,7 +115,7 @@ def over_joints(x: Tensor, graph: Tensor, weight: Tensor, bias: Tensor) -> Tenso
     Examples
     --------
     >>> graph, x = torch.ones(3, 2, 2), torch.tensor([1.0, 2.0]).reshape(1, 1, 2, 1)
-    >>> over_joints(x, graph, torch.ones(3, 1, 1, 1), torch.ones(3)).flatten().tolist()
+    >>> convolve_over_joints(x, graph, torch.ones(3, 1, 1, 1), torch.ones(3)).flatten().tolist()
     [15.0, 15.0]
     """
     x, graph, weight = _cast(x, graph, weight)
@@ -143,9 +149,9 @@ class STGCNBlock(nn.Module):
 
     def forward(self, x: Tensor, graph: Tensor) -> Tensor:
         graph = graph * self.importance
-        y = over_joints(x, graph, self.spatial.weight, self.spatial.bias)  # type: ignore[arg-type]
+        y = convolve_over_joints(x, graph, self.spatial.weight, self.spatial.bias)  # type: ignore[arg-type]
         y = self.spatial_norm(y).relu()
-        y = over_time(y, self.temporal.weight, self.temporal.bias)  # type: ignore[arg-type]
+        y = convolve_over_time(y, self.temporal.weight, self.temporal.bias)  # type: ignore[arg-type]
         y = self.temporal_norm(y).permute(0, 3, 1, 2)
         y = self.dropout(y).permute(0, 2, 3, 1)  # a mask is drawn in the order [N, C, T, V]
         out: Tensor = (y + x if self.residual else y).relu()
@@ -185,13 +191,13 @@ class STGCN(WithConstants):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        channels, _, joints, self._people = skeleton("stgcn", sample_shape)
-        if whole("tk", tk, 1) % 2 == 0:
+        channels, _, joints, self._people = check_skeleton_shape("stgcn", sample_shape)
+        if check_int("tk", tk, 1) % 2 == 0:
             raise bad("tk", "an odd number of frames", tk)
         self.graph = partitions(bones(edges, joints), joints)  # [3, V, V]
         self.data_norm = BatchNorm(joints * channels, axis=-1)
-        whole("width", width, 1)
-        sizes = [channels] + [width] * whole("depth", depth, 1)
+        check_int("width", width, 1)
+        sizes = [channels] + [width] * check_int("depth", depth, 1)
         self.blocks = nn.ModuleList(
             STGCNBlock(sizes[i], width, joints, tk, dropout, residual=i > 0) for i in range(depth)
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from engram.errors import whole
+from engram.errors import check_int
+from engram.models.forward_pass import check_image_shape, make_average_pool
 from engram.models.layers import Dropout
-from engram.models.shapes import averaged, image
 
 # Convolutions of each stage as multiples of the width; stages but the last end in a pooling.
 _STAGES = ((1,), (2,), (4, 4), (8, 8))
@@ -47,24 +47,28 @@ class VGG11Slim(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        inputs, height, wide = image("vgg11_slim", sample_shape, least=8)
+        inputs, height, wide = check_image_shape("vgg11_slim", sample_shape, least=8)
         layers: list[nn.Module] = []
         for stage, factors in enumerate(_STAGES):
             if stage:
                 layers.append(nn.MaxPool2d(2))
-            for outputs in (factor * whole("width", width, 1) for factor in factors):
+            for outputs in (factor * check_int("width", width, 1) for factor in factors):
                 layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
                 inputs = outputs
         self.convolutions = nn.Sequential(*layers)
-        self.pool = averaged((height // 8, wide // 8), _POOLED)
+        self.pool = make_average_pool((height // 8, wide // 8), _POOLED)
         self.connected = nn.Sequential(
-            nn.Linear(inputs * _POOLED**2, whole("hidden", hidden, 1)), nn.ReLU(), Dropout(dropout),
-            nn.Linear(hidden, hidden), nn.ReLU(), Dropout(dropout),
-        )  # fmt: skip
+            nn.Linear(inputs * _POOLED**2, check_int("hidden", hidden, 1)),
+            nn.ReLU(),
+            Dropout(dropout),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            Dropout(dropout),
+        )
         self.features = hidden
         self.root_modules = ("convolutions", "pool")
         for layer in self.modules():
-            _begin(layer)
+            _initialize(layer)
 
     def root(self, x: Tensor) -> Tensor:
         z: Tensor = self.pool(self.convolutions(x))
@@ -78,7 +82,7 @@ class VGG11Slim(nn.Module):
         return self.body(self.root(x))
 
 
-def _begin(layer: nn.Module) -> None:
+def _initialize(layer: nn.Module) -> None:
     """He's initialisation of convolutions, small normal numbers elsewhere, no biases."""
     if isinstance(layer, nn.Conv2d):
         nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -1,20 +1,23 @@
-"""Detectors: how familiar does a network find an input? One file each."""
+"""Novelty detectors, one file each: how familiar does a network find an input?
+
+Not here: metrics of detection (engram.metrics), what was recorded of detectors (engram.records),
+the outside set itself (engram.probes). Begin with detector.Detector, the contract, then softmax and
+knn; detectors() lists all.
+"""
 
 from __future__ import annotations
 
 from engram.novelty.b1 import B1
 from engram.novelty.b2 import B2
-from engram.novelty.base import Detector
+from engram.novelty.detector import Detector, Facts, OutputDetector
 from engram.novelty.energy import Energy
-from engram.novelty.facts import Facts
 from engram.novelty.knn import KNN
 from engram.novelty.mahalanobis import Mahalanobis
 from engram.novelty.odin import ODIN
-from engram.novelty.outputs import OutputDetector
+from engram.novelty.pytorch_ood_detectors import Wrapped
 from engram.novelty.softmax import Softmax
 from engram.novelty.tuned import Tuned
 from engram.novelty.vae import VAE
-from engram.novelty.wrapped import Wrapped
 
 __all__ = [
     "B1",

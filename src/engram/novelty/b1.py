@@ -8,10 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engram.errors import bad
-from engram.models.output import Output
-from engram.novelty.base import State
-from engram.novelty.facts import Facts, among
-from engram.novelty.outputs import OutputDetector
+from engram.models.forward_pass import Output
+from engram.novelty.detector import Facts, OutputDetector, State, mask_logits
 
 
 @dataclass(frozen=True)
@@ -32,13 +30,13 @@ class B1(OutputDetector):
     """
 
     def refuse(self, facts: Facts) -> None:
-        no_bias(type(self).__name__, facts)
+        refuse_bias(type(self).__name__, facts)
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         return expected_cosine(output, rows, columns)
 
 
-def no_bias(detector: str, facts: Facts) -> None:
+def refuse_bias(detector: str, facts: Facts) -> None:
     """The angle decides only where nothing is added to it."""
     if facts.bias:
         wanted = "a head without bias, as in model.head={'name': 'linear', 'bias': False},"
@@ -47,7 +45,7 @@ def no_bias(detector: str, facts: Facts) -> None:
 
 def expected_cosine(output: Output, rows: Tensor, columns: Tensor) -> Tensor:
     """[B] sum over classes of probability times cosine."""
-    likely = among(output.logits, columns).softmax(-1)
+    likely = mask_logits(output.logits, columns).softmax(-1)
     return (likely * cosines(output.features, rows)).sum(-1)
 
 

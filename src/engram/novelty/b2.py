@@ -8,12 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engram.errors import bad, choose, number, whole
-from engram.models.output import Output
-from engram.novelty.b1 import cosines, expected_cosine, no_bias
-from engram.novelty.base import State
-from engram.novelty.facts import Facts, among
-from engram.novelty.outputs import OutputDetector
+from engram.errors import bad, check_choice, check_float, check_int
+from engram.models.forward_pass import Output
+from engram.novelty.b1 import cosines, expected_cosine, refuse_bias
+from engram.novelty.detector import Facts, OutputDetector, State, mask_logits
 
 
 @dataclass(frozen=True)
@@ -48,13 +46,13 @@ class B2(OutputDetector):
     own: str = "predicted"
 
     def __post_init__(self) -> None:
-        number("step", self.step, 0.0, float("inf"))
-        whole("rank", self.rank, 2)
-        choose("logits", self.logits, ("dot", "cosine"))
-        choose("own", self.own, ("predicted", "nearest"))
+        check_float("step", self.step, 0.0, float("inf"))
+        check_int("rank", self.rank, 2)
+        check_choice("logits", self.logits, ("dot", "cosine"))
+        check_choice("own", self.own, ("predicted", "nearest"))
 
     def refuse(self, facts: Facts) -> None:
-        no_bias(type(self).__name__, facts)
+        refuse_bias(type(self).__name__, facts)
         if self.rank > facts.columns:
             raise bad("rank", f"at most {facts.columns}, the number of classes", self.rank)
 
@@ -63,17 +61,17 @@ class B2(OutputDetector):
         return ("step", "rank", "logits", "own")
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
-        near = among(cosines(output.features, rows), columns).topk(self.rank, -1).indices
+        near = mask_logits(cosines(output.features, rows), columns).topk(self.rank, -1).indices
         own, other = near[..., :1], near[..., -1:]
         if self.own == "predicted":
-            own = among(output.logits, columns).argmax(-1, keepdim=True)
+            own = mask_logits(output.logits, columns).argmax(-1, keepdim=True)
         # a head of fewer classes has no such neighbour: the own class stands in for it
         other = torch.where(columns.to(other)[other] > 0, other, own)
 
         def away(features: Tensor) -> Tensor:
             dot = self.logits == "dot"
             z = features @ rows.mT if dot else cosines(features, rows)
-            likely = among(z, columns).log_softmax(-1)
+            likely = mask_logits(z, columns).log_softmax(-1)
             return -likely.gather(-1, other).sum()
 
         moved = output.features - self.step * torch.func.grad(away)(output.features)

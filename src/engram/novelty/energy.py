@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engram.errors import number
-from engram.models.output import Output
-from engram.novelty.base import State
-from engram.novelty.facts import among
-from engram.novelty.outputs import OutputDetector
+from engram.errors import check_float
+from engram.models.forward_pass import Output
+from engram.novelty.detector import OutputDetector, State, mask_logits
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Energy(OutputDetector):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        number("temperature", self.temperature, 0.0, float("inf"), open_low=True)
+        check_float("temperature", self.temperature, 0.0, float("inf"), open_low=True)
 
     @property
     def only_scores(self) -> tuple[str, ...]:
@@ -42,4 +40,4 @@ class Energy(OutputDetector):
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         t = self.temperature
-        return t * (among(output.logits, columns) / t).logsumexp(-1)
+        return t * (mask_logits(output.logits, columns) / t).logsumexp(-1)

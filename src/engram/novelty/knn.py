@@ -1,21 +1,22 @@
-"""Distance to the nearest training features (Sun and others, 2022)."""
+"""Distance to the nearest training features (Sun and others, 2022), and the bank of rows drawn
+at random that detectors keep.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engram.errors import bad, whole
+from engram import keys
+from engram.errors import bad, check_int
 from engram.learner.batch import Batch
-from engram.models.output import Output
-from engram.novelty import bank
-from engram.novelty.base import State
-from engram.novelty.facts import Facts
-from engram.novelty.outputs import OutputDetector
+from engram.models.forward_pass import Output
+from engram.novelty.detector import Facts, OutputDetector, State
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class KNN(OutputDetector):
     keep: int = 500
 
     def __post_init__(self) -> None:
-        whole("k", self.k, 1)
-        whole("keep", self.keep, 1)
+        check_int("k", self.k, 1)
+        check_int("keep", self.keep, 1)
         if self.k > self.keep:
             raise bad("k", f"at most {self.keep}, the rows kept of a task", self.k)
 
@@ -52,14 +53,14 @@ class KNN(OutputDetector):
             raise bad("k", f"at most {facts.rows}, the training rows of the first task", self.k)
 
     def start(self, facts: Facts) -> State:
-        return bank.empty(facts.like, features=facts.features)
+        return make_empty_bank(facts.like, features=facts.features)
 
     def begin(self, state: State, stage: int) -> State:
-        return bank.opened(state, self.keep)
+        return open_bank(state, self.keep)
 
     def learn(self, output: Output, batch: Batch, state: State) -> State:
         rows = {"features": F.normalize(output.features, dim=-1)}
-        return bank.added(state, rows, batch, keep=self.keep, word="knn")
+        return add_to_bank(state, rows, batch, keep=self.keep, word="knn")
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         # in double precision: a matrix product in single loses distances below 3e-4
@@ -67,3 +68,43 @@ class KNN(OutputDetector):
         far = torch.cdist(seen, state["rows"]["features"].double())
         far = far.masked_fill(state["rank"] <= 0, torch.inf)
         return -far.topk(self.k, largest=False).values[..., -1]
+
+
+# ------------------------------------------------------------------------------------------------
+# Some rows of every task, drawn at random as they come by: what detectors keep of training.
+
+
+BankState = Mapping[str, Any]
+
+
+def make_empty_bank(like: Tensor, **widths: int) -> dict[str, Any]:
+    """A bank of no rows; what it will keep of each, and how wide."""
+    rows = {name: like.new_zeros(0, width) for name, width in widths.items()}
+    return {"rows": rows, "rank": like.new_zeros(0), "count": like.new_zeros(())}
+
+
+def open_bank(bank: BankState, keep: int) -> dict[str, Any]:
+    """Room for the rows of another task; rank 0 is an empty place."""
+    rows, rank = bank["rows"], bank["rank"]
+    more = {k: torch.cat([v, v.new_zeros(keep, v.shape[1])]) for k, v in rows.items()}
+    rank = torch.cat([rank, rank.new_zeros(keep)])
+    return {"rows": more, "rank": rank, "count": torch.zeros_like(bank["count"])}
+
+
+def add_to_bank(
+    bank: BankState, rows: Mapping[str, Tensor], batch: Batch, *, keep: int, word: str
+) -> dict[str, Any]:
+    """With rows [B, ...] of a batch: those drawn highest by a key of task and place are kept."""
+    real, size = batch.w > 0, keep
+    place = bank["count"] + torch.arange(len(real), device=real.device)
+    key = keys.fold(batch.now, word, place.long())
+    drawn = keys.uniform(key, 1)[..., 0].to(bank["rank"]).clamp(min=1e-6) * real
+    rank = torch.cat([bank["rank"][-size:], drawn])
+    order = rank.topk(size).indices
+    kept = {}
+    for name, old in bank["rows"].items():
+        new = rows[name].to(old) * real[:, None]
+        fresh = torch.cat([old[-size:], new]).index_select(0, order)
+        kept[name] = torch.cat([old[:-size], fresh])
+    rank = torch.cat([bank["rank"][:-size], rank.index_select(0, order)])
+    return {"rows": kept, "rank": rank, "count": bank["count"] + real.sum().to(bank["count"])}

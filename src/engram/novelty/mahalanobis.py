@@ -1,4 +1,6 @@
-"""Mahalanobis distance to the nearest class mean (Lee and others, 2018), stage by stage."""
+"""Mahalanobis distance to the nearest class mean (Lee and others, 2018): class means and a
+shared covariance, updated stage by stage.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engram.errors import bad, choose, number
+from engram.errors import bad, check_choice, check_float
 from engram.learner.batch import Batch
-from engram.learner.net import Net
-from engram.models.output import Output
-from engram.novelty.base import Detector, State
-from engram.novelty.facts import Facts, among
-from engram.novelty.gaussian import add, closed, combined, logistic, nearest, nothing, pooled
-from engram.novelty.odin import towards
-from engram.novelty.passes import SIZE
-from engram.probes.view import StageView
+from engram.learner.networks import Net
+from engram.models.forward_pass import Output
+from engram.novelty.detector import ROWS_PER_BATCH, Detector, Facts, State, mask_logits
+from engram.novelty.odin import sign_or_one
+from engram.probes.stage_view import StageView
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Mahalanobis(Detector):
     shrink: float = 0.0
 
     def __post_init__(self) -> None:
-        number("epsilon", self.epsilon, 0.0, float("inf"))
-        number("shrink", self.shrink, 0.0, float("inf"))
-        choose("combine", self.combine, ("mean", "logistic"))
+        check_float("epsilon", self.epsilon, 0.0, float("inf"))
+        check_float("shrink", self.shrink, 0.0, float("inf"))
+        check_choice("combine", self.combine, ("mean", "logistic"))
         for name in ("layers", "weights"):  # lists of a recipe
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if len(set(self.layers)) < len(self.layers):
@@ -103,8 +103,10 @@ class Mahalanobis(Detector):
     def start(self, facts: Facts) -> State:
         widths = [*(facts.width(name) for name in self.layers), facts.features]
         like = facts.like.double()
-        more = {str(i): nothing(like, facts.columns, f) for i, f in enumerate(widths[:-1])}
-        last = nothing(like, facts.columns, widths[-1])
+        more = {
+            str(i): make_empty_statistics(like, facts.columns, f) for i, f in enumerate(widths[:-1])
+        }
+        last = make_empty_statistics(like, facts.columns, widths[-1])
         found = {**last, "std": facts.std, **({"layers": more} if more else {})}
         if self.combine == "logistic":
             found |= {"weights": like.new_zeros(len(widths)), "bias": like.new_zeros(())}
@@ -113,18 +115,18 @@ class Mahalanobis(Detector):
     def fit(self, net: Net, batch: Batch, state: State) -> State:
         output = self._output(net, batch.x)
         *below, f = self._seen(output)
-        w = self._fitted_on(output, batch).to(f)
+        w = self._counts_for_fit(output, batch).to(f)
         which = F.one_hot(batch.target, len(state["counts"])).to(f) * w[:, None]  # [B, C]
-        return self._each(state, lambda own, i: add(own, (*below, f)[i], which, w))
+        return self._each(state, lambda own, i: add_to_sums(own, (*below, f)[i], which, w))
 
-    def _fitted_on(self, output: Output, batch: Batch) -> Tensor:
+    def _counts_for_fit(self, output: Output, batch: Batch) -> Tensor:
         """[B] which rows count: no padding and, if wanted, no mistakes."""
         if not self.right:
             return batch.w > 0
-        return (among(output.logits, batch.open).argmax(-1) == batch.target) & (batch.w > 0)
+        return (mask_logits(output.logits, batch.open).argmax(-1) == batch.target) & (batch.w > 0)
 
     def finish(self, state: State) -> State:
-        return self._each(state, lambda own, i: closed(own, self.shrink))
+        return self._each(state, lambda own, i: update_gaussians(own, self.shrink))
 
     def fitted(self, view: StageView) -> Any:
         state = super().fitted(view)
@@ -132,16 +134,16 @@ class Mahalanobis(Detector):
             return state
 
         def familiar(net: Net, batch: Batch, state: State) -> tuple[Tensor, Tensor]:
-            real = self._fitted_on(self._output(net, batch.x), batch)
+            real = self._counts_for_fit(self._output(net, batch.x), batch)
             return self.by_layer(net, batch.x, state), real
 
         # the rows were counted when they were fitted on
         rows = view.of(view.needs, None).batches(self.rows_at_once)
         each = [view.map(familiar, batch, state) for batch in rows]
         inside, real = (torch.cat(parts, 1) for parts in zip(*each, strict=True))
-        other = [view.map(self.by_layer, x, state) for x in view.outside("train", SIZE)]
+        other = [view.map(self.by_layer, x, state) for x in view.outside("train", ROWS_PER_BATCH)]
         outside = torch.cat(other, 1)
-        found = [logistic(own[kept], far) for own, kept, far in zip(inside, real, outside)]
+        found = [fit_logistic(own[kept], far) for own, kept, far in zip(inside, real, outside)]
         weights, bias = (torch.stack(parts).to(inside) for parts in zip(*found))
         return {**state, "weights": weights, "bias": bias}
 
@@ -151,7 +153,9 @@ class Mahalanobis(Detector):
 
         def familiarity(x: Tensor) -> Tensor:
             seen = self._seen(self._output(net, x))
-            return torch.stack([nearest(f, one) for f, one in zip(seen, own, strict=True)], -1)
+            return torch.stack(
+                [nearest_distance(f, one) for f, one in zip(seen, own, strict=True)], -1
+            )
 
         if not self.epsilon:
             return familiarity(x)
@@ -160,7 +164,7 @@ class Mahalanobis(Detector):
         moved = []
         for i in range(len(own)):
             (slope,) = back(-F.one_hot(torch.tensor(i), len(own)).to(usual).expand_as(usual))
-            near = x - self.epsilon * towards(slope) / state["std"]
+            near = x - self.epsilon * sign_or_one(slope) / state["std"]
             moved.append(familiarity(near)[:, i])
         return torch.stack(moved, -1)
 
@@ -170,7 +174,7 @@ class Mahalanobis(Detector):
             odds: Tensor = parts @ state["weights"] + state["bias"]
             return odds
         if self.weights:
-            return combined(parts, self.weights, self.bias)
+            return combine_layers(parts, self.weights, self.bias)
         if not self.layers:
             return parts[:, 0]
         widths = [own["means"].shape[-1] for own in self._parts(state)]
@@ -185,7 +189,7 @@ class Mahalanobis(Detector):
 
     def _seen(self, output: Output) -> list[Tensor]:
         """[B, F] of every layer, the features last."""
-        found = [pooled(output.layers[name]) for name in self._paths]
+        found = [pool_places(output.layers[name]) for name in self._paths]
         return [one.double() for one in (*found, output.features.flatten(1))]
 
     def _parts(self, state: State) -> list[State]:
@@ -195,3 +199,134 @@ class Mahalanobis(Detector):
         *below, last = (change(own, i) for i, own in enumerate(self._parts(state)))
         more = {"layers": {str(i): own for i, own in enumerate(below)}} if below else {}
         return {**state, **last, **more}
+
+
+# ------------------------------------------------------------------------------------------------
+# Means and a shared covariance of features, stage by stage, and distances from them.
+
+
+GaussianState = Mapping[str, Any]
+RTOL = 1e-6  # of the largest variance: what is less is none
+PENALTIES = tuple(10.0**k for k in range(-4, 5))  # C of a logistic regression
+FOLDS = 5
+
+
+def combine_layers(parts: Tensor, weights: tuple[float, ...], bias: float) -> Tensor:
+    """[B] probability that an input is familiar, from the scores [B, L] of layers.
+
+    Examples
+    --------
+    >>> round(combine_layers(torch.tensor([[-1.0, -3.0]]), (0.5, -0.2), 0.1).item(), 6)
+    0.549834
+    """
+    return torch.sigmoid(parts @ torch.tensor(weights).to(parts) + bias)
+
+
+def pool_places(layer: Tensor) -> Tensor:
+    """[B, F] the output of a layer, averaged over places where it has some."""
+    return layer.flatten(2).mean(-1) if layer.ndim > 2 else layer
+
+
+def make_empty_statistics(like: Tensor, columns: int, f: int) -> dict[str, Tensor]:
+    """Means and covariance of no rows."""
+    empty = like.new_zeros
+    return {
+        "means": empty(columns, f), "known": empty(columns).bool(),
+        "covariance": empty(f, f), "precision": empty(f, f), "rows": empty(()),
+        "sums": empty(columns, f), "counts": empty(columns), "squares": empty(f, f),
+    }  # fmt: skip
+
+
+def add_to_sums(state: GaussianState, f: Tensor, which: Tensor, w: Tensor) -> dict[str, Tensor]:
+    """Sums over rows f [B, F] with classes [B, C] and weights [B]."""
+    return {
+        **state, "sums": state["sums"] + which.mT @ f, "counts": state["counts"] + which.sum(0),
+        "squares": state["squares"] + (f * w[:, None]).mT @ f,
+    }  # fmt: skip
+
+
+def update_gaussians(state: GaussianState, shrink: float = 0.0) -> dict[str, Tensor]:
+    """Means of new classes and the covariance of all rows so far, from the sums of a stage."""
+    sums, counts = state["sums"], state["counts"]
+    fresh = sums / counts.clamp(min=1)[:, None]
+    means = torch.where(state["known"][:, None], state["means"], fresh)
+    # sum over the rows of (f - mean)(f - mean)', from sums of f and of f f'
+    cross = means.mT @ sums
+    spread = state["squares"] - cross - cross.mT + (means * counts[:, None]).mT @ means
+    rows = state["rows"] + counts.sum()
+    covariance = (state["covariance"] * state["rows"] + spread) / rows.clamp(min=1)
+    return {
+        **state, "means": means, "known": state["known"] | (counts > 0), "rows": rows,
+        "covariance": covariance, "precision": invert_covariance(covariance, shrink),
+        "sums": torch.zeros_like(sums), "counts": torch.zeros_like(counts),
+        "squares": torch.zeros_like(spread),
+    }  # fmt: skip
+
+
+def invert_covariance(covariance: Tensor, shrink: float = 0.0) -> Tensor:
+    """The precision, whatever the rank; see `Mahalanobis.shrink`.
+
+    Examples
+    --------
+    >>> invert_covariance(torch.diag(torch.tensor([4.0, 1e-9, 0.0]))).diag().tolist()
+    [0.25, 0.0, 0.0]
+    """
+    if shrink:
+        mean = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)
+        covariance = covariance + shrink * mean * torch.eye(len(covariance)).to(covariance)
+    rtol = None if shrink else RTOL
+    found: Tensor = torch.linalg.pinv(covariance, rtol=rtol, hermitian=True)
+    return found
+
+
+def nearest_distance(features: Tensor, state: GaussianState) -> Tensor:
+    """[B] minus half the squared distance to the nearest known mean.
+
+    Examples
+    --------
+    >>> state = {
+    ...     "means": torch.tensor([[1.0, 0.0], [4.0, 5.0]]).double(),
+    ...     "known": torch.ones(2, dtype=torch.bool),
+    ...     "precision": 2 * torch.eye(2).double(),
+    ... }
+    >>> nearest_distance(torch.tensor([[1.0, 1.0]]), state).item()
+    -1.0
+    """
+    away = features.double()[:, None] - state["means"]  # [B, C, F]
+    far = ((away @ state["precision"]) * away).sum(-1)
+    best: Tensor = (-0.5 * far).masked_fill(~state["known"], -torch.inf).amax(-1)
+    return best.nan_to_num(neginf=0.0)  # nothing is known yet
+
+
+def fit_logistic(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights [L] and bias of a logistic regression of rows [n, L] against others [m, L].
+
+    Its penalty is chosen by cross-validation. Without rows on one side, all inputs are alike.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[-1.0], [-2.0], [-1.5], [-9.0], [-8.0]]).double()
+    >>> inside, outside = rows[:3], rows[3:]
+    >>> weights, bias = fit_logistic(inside, outside)
+    >>> (inside @ weights + bias > 0).tolist(), (outside @ weights + bias > 0).tolist()
+    ([True, True, True], [False, False])
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_score
+
+    x = torch.cat([inside, outside]).double().cpu().numpy()
+    y = np.arange(len(x)) < len(inside)
+    if y.all() or not y.any():
+        return inside.new_zeros(x.shape[1]), inside.new_zeros(())
+    mean, scale = x.mean(0), x.std(0)
+    scale = np.where(scale > 0, scale, 1.0)
+    x = (x - mean) / scale
+    folds = min(FOLDS, int(y.sum()), int((~y).sum()))
+    made = [LogisticRegression(C=penalty, max_iter=1000) for penalty in PENALTIES]
+    best = LogisticRegression(max_iter=1000)
+    if folds > 1:
+        how = {"cv": folds, "scoring": "neg_log_loss"}  # where all are right, accuracy says nothing
+        best = made[int(np.argmax([cross_val_score(one, x, y, **how).mean() for one in made]))]
+    best.fit(x, y)
+    weights = best.coef_[0] / scale
+    return torch.from_numpy(weights), torch.tensor(best.intercept_[0] - weights @ mean)

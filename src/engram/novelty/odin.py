@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from engram.errors import number
-from engram.learner.net import Net
-from engram.novelty.base import Detector, State
-from engram.novelty.facts import Facts, among
+from engram.errors import check_float
+from engram.learner.networks import Net
+from engram.novelty.detector import Detector, Facts, State, mask_logits
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ class ODIN(Detector):
     epsilon: float = 0.0014
 
     def __post_init__(self) -> None:
-        number("temperature", self.temperature, 0.0, float("inf"), open_low=True)
-        number("epsilon", self.epsilon, 0.0, float("inf"))
+        check_float("temperature", self.temperature, 0.0, float("inf"), open_low=True)
+        check_float("epsilon", self.epsilon, 0.0, float("inf"))
 
     @property
     def only_scores(self) -> tuple[str, ...]:
@@ -49,15 +48,15 @@ class ODIN(Detector):
 
     def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
         def uncertainty(x: Tensor) -> Tensor:
-            likely = (among(net(x).logits, columns) / self.temperature).log_softmax(-1)
+            likely = (mask_logits(net(x).logits, columns) / self.temperature).log_softmax(-1)
             return -likely.amax(-1).sum()
 
         if self.epsilon:
             slope = torch.func.grad(uncertainty)(x)
-            x = x - self.epsilon * towards(slope) / state["std"]
-        return (among(net(x).logits, columns) / self.temperature).softmax(-1).amax(-1)
+            x = x - self.epsilon * sign_or_one(slope) / state["std"]
+        return (mask_logits(net(x).logits, columns) / self.temperature).softmax(-1).amax(-1)
 
 
-def towards(slope: Tensor) -> Tensor:
+def sign_or_one(slope: Tensor) -> Tensor:
     """The sign of a gradient, with 1 for 0."""
     return torch.where(slope >= 0, 1.0, -1.0).to(slope)

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engram.models.output import Output
-from engram.novelty.base import State
-from engram.novelty.facts import among
-from engram.novelty.outputs import OutputDetector
+from engram.models.forward_pass import Output
+from engram.novelty.detector import OutputDetector, State, mask_logits
 
 
 @dataclass(frozen=True)
@@ -26,4 +24,4 @@ class Softmax(OutputDetector):
     """
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
-        return among(output.logits, columns).softmax(-1).amax(-1)
+        return mask_logits(output.logits, columns).softmax(-1).amax(-1)

@@ -1,4 +1,6 @@
-"""Options of a detector, chosen after the first stage against an outside set and then fixed."""
+"""A detector whose options are chosen after the first stage against an outside set and then
+fixed, run by run.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +10,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engram.errors import bad, unknown
-from engram.learner.learner import Learner
-from engram.learner.net import Net
-from engram.learner.tree import pick, stack
-from engram.metrics.novelty import auroc
-from engram.novelty.base import Detector, State
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.learner.tensor_tree import pick, stack, tree_map
+from engram.metrics.detection import auroc
+from engram.novelty.detector import Detector, State
 from engram.novelty.odin import ODIN
-from engram.novelty.parts import Part, apart, joined
-from engram.probes.view import StageView
-from engram.records.novelty import GRID, TUNING
-from engram.records.tuning import best
+from engram.probes.stage_view import StageView
+from engram.records.novelty_records import GRID, TUNING, best_index
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Tuned(Detector):
                 raise unknown("grid", name, options)
             if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
                 raise bad(f"grid.{name}", "a list of values", values)
-        if not self.searched_values:
+        if not self.option_values:
             name = type(self.detector).__name__
             raise bad("grid", f"options of {name} with lists of values, it declares none", {})
         object.__setattr__(self, "grid", {name: tuple(own) for name, own in self.grid.items()})
@@ -81,14 +81,14 @@ class Tuned(Detector):
         return True
 
     @property
-    def searched_values(self) -> Mapping[str, Sequence[Any]]:
+    def option_values(self) -> Mapping[str, Sequence[Any]]:
         """Options and values that are combined."""
         return self.grid or self.detector.searched
 
     @cached_property
     def points(self) -> list[dict[str, Any]]:
         """Every combination of values."""
-        names, values = zip(*self.searched_values.items(), strict=True)
+        names, values = zip(*self.option_values.items(), strict=True)
         return [dict(zip(names, point, strict=True)) for point in itertools.product(*values)]
 
     @cached_property
@@ -96,7 +96,7 @@ class Tuned(Detector):
         """The detector with every combination."""
         return [replace(self.detector, **point) for point in self.points]
 
-    def check(self, learner: Learner) -> None:
+    def check(self, learner: RunLearner) -> None:
         for one in self.candidates:
             one.check(learner)
         if not len(learner.stream.tasks[0].valid):
@@ -105,14 +105,14 @@ class Tuned(Detector):
 
     def fitted(self, view: StageView) -> Any:
         """For one run: the state of the detector that was chosen, and which it is."""
-        own = view.only(range(len(view)), view.state)
+        own = view.select_runs(range(len(view)), view.state)
         self.after_stage(own)
         assert own.kept is not None
         return stack(own.kept)
 
-    def calibrated(self, view: StageView, state: Any) -> Tensor | None:
+    def calibration_scores(self, view: StageView, state: Any) -> Tensor | None:
         """Of runs of one choice."""
-        return self._of(state).calibrated(view, state["own"])
+        return self._of(state).calibration_scores(view, state["own"])
 
     def outside_scores(self, view: StageView, state: Any) -> Tensor:
         """Of runs of one choice."""
@@ -137,13 +137,13 @@ class Tuned(Detector):
         for c in sorted(set(choice)):
             began, one = time.perf_counter(), self.candidates[c]
             places = [r for r in range(len(view)) if choice[r] == c]
-            here = view.only(places, None)
+            here = view.select_runs(places, None)
             if view.stage:
-                here = apart(view, places, view.state["own"])
+                here = select_runs(view, places, view.state["own"])
             state = one.fitted(here) if view.stage else stack([own[r] for r in places])
             rows = one.recorded(here, state, began)
-            parts.append(Part(places, here, {**rows, "seconds": rows["seconds"] + spent}))
-        found = joined(view, parts)
+            parts.append(StagePart(places, here, {**rows, "seconds": rows["seconds"] + spent}))
+        found = join_parts(view, parts)
         assert view.kept is not None
         view.kept = [
             {"choice": torch.tensor(c, device=view.device), "own": state}
@@ -164,20 +164,71 @@ class Tuned(Detector):
             by_candidate.append(matters)
             also = matters + repr([getattr(one, name) for name in one.only_scores])
             if also not in known:
-                known[also] = self._areas(view, one, fitted[matters])
+                known[also] = self._areas_under_curve(view, one, fitted[matters])
             areas[:, c] = known[also]
-        choice = [best(own) for own in areas]
+        choice = [best_index(own) for own in areas]
         view.store(TUNING, areas)
         text = np.frombuffer(json.dumps(self.points).encode(), np.uint8)
         view.store(GRID, np.tile(text, (len(view), 1)))
         return choice, [pick(fitted[by_candidate[c]], r) for r, c in enumerate(choice)]
 
-    def _areas(self, view: StageView, one: Detector, state: Any) -> list[float]:
+    def _areas_under_curve(self, view: StageView, one: Detector, state: Any) -> list[float]:
         """[R] areas under the curve; NaN where the network gets no validation row right."""
-        inside = one.calibrated(view, state)
+        inside = one.calibration_scores(view, state)
         outside = one.outside_scores(view, state).nan_to_num(nan=-torch.inf)
         assert inside is not None  # there are validation rows
         return [
             auroc(near[~near.isnan()].cpu().numpy(), far.cpu().numpy())
             for near, far in zip(inside, outside, strict=True)
         ]
+
+
+# ------------------------------------------------------------------------------------------------
+# Some runs of a view apart from the others, and what was found in them put together again.
+
+
+class StagePart(NamedTuple):
+    """Runs of a view that were seen apart, and the rows {metric: [R]} that came of it."""
+
+    places: list[int]
+    view: StageView
+    rows: Mapping[str, Any]
+
+
+def select_runs(view: StageView, places: Sequence[int], state: Any) -> StageView:
+    """A view of some runs; `state` [R, ...] is that of all."""
+    return view.select_runs(places, tree_map(lambda leaf: leaf[list(places)], state))
+
+
+def join_parts(view: StageView, parts: Sequence[StagePart]) -> dict[str, Any]:
+    """Into the view what its parts kept, stored and read; the rows of all runs.
+
+    Arrays of unequal length are padded with NaN behind.
+    """
+    kept: dict[int, Any] = {}
+    stored: dict[str, dict[int, np.ndarray]] = {}
+    rows = {name: np.full(len(view), np.nan) for part in parts for name in part.rows}
+    for part in parts:
+        for i, place in enumerate(part.places):
+            kept[place] = {} if part.view.kept is None else part.view.kept[i]
+            for name, array in part.view.stored.items():
+                stored.setdefault(name, {})[place] = array[i]
+            for kind, count in part.view.reads.items():
+                view.reads[kind][place] += count[i]
+        for name, values in part.rows.items():
+            rows[name][part.places] = values
+    view.kept = [kept[place] for place in range(len(view))]
+    for name, arrays in stored.items():
+        view.store(name, _pad_arrays([arrays[place] for place in range(len(view))]))
+    return rows
+
+
+def _pad_arrays(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    longest = max(one.shape[-1] for one in arrays)
+    if all(one.shape[-1] == longest for one in arrays):
+        return np.stack(arrays)
+    return np.stack([
+        np.pad(one, [(0, 0)] * (one.ndim - 1) + [(0, longest - one.shape[-1])],
+               constant_values=np.nan)
+        for one in arrays
+    ])  # fmt: skip

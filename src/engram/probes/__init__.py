@@ -1,25 +1,32 @@
-"""Probes: what is measured after every stage, one file each."""
+"""What is measured after every stage, in views of all runs that trained together: the contract,
+the standard probes and some others.
+
+Not here: novelty detectors, which are probes as well (engram.novelty), metrics over stages
+(engram.metrics), files (engram.records). Begin with probe.Probe, the contract, and
+stage_view.StageView; measure.measure asks all probes.
+"""
 
 from __future__ import annotations
 
 import functools
 
-from engram.probes.accuracy import Accuracy
-from engram.probes.base import NEEDS, Probe
-from engram.probes.chance import Chance
-from engram.probes.cost import Cost
-from engram.probes.curve import Curve
-from engram.probes.divergence import Divergence
-from engram.probes.features import Features
-from engram.probes.generated import Generated
-from engram.probes.held_out import HeldOut
-from engram.probes.losses import Losses
-from engram.probes.measure import Measured, measure
-from engram.probes.memory import MemoryCount
-from engram.probes.repeats import RepeatedSamples
-from engram.probes.run_stage import RunStage
-from engram.probes.threshold import Threshold
-from engram.probes.view import StageView
+from engram.probes.feature_statistics import Features
+from engram.probes.generated_samples import Generated
+from engram.probes.label_threshold import Threshold
+from engram.probes.measure import measure
+from engram.probes.probe import NEEDS, Probe
+from engram.probes.stage_view import StageView
+from engram.probes.standard_probes import (
+    Accuracy,
+    Chance,
+    Cost,
+    Curve,
+    Divergence,
+    Losses,
+    MemoryCount,
+    RepeatedSamples,
+)
+from engram.probes.validation_accuracy import HeldOut
 
 __all__ = [
     "NEEDS",
@@ -32,11 +39,9 @@ __all__ = [
     "Generated",
     "HeldOut",
     "Losses",
-    "Measured",
     "MemoryCount",
     "Probe",
     "RepeatedSamples",
-    "RunStage",
     "StageView",
     "Threshold",
     "measure",

@@ -1,132 +1,122 @@
-"""The one way from finished stages to rows: make views, ask every probe."""
+"""From the results of a stage to rows: make views, ask every probe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from engram.errors import bad
-from engram.learner.tree import shapes, stack
-from engram.probes.base import Probe
-from engram.probes.run_stage import RunStage
-from engram.probes.view import StageView
-from engram.records.stage_rows import StageRows
-from engram.records.stages import form as form_of
-from engram.streams.repeats import repeated_test_rows
-
-
-class Measured(NamedTuple):
-    """What probes found in some runs that they saw together, and what they keep for later."""
-
-    places: list[int]  # of the runs, among those given
-    rows: StageRows
-    states: list[dict[str, Any]]  # one per run: state by the probe's key
-    reads: list[dict[str, int]]  # one per run: rows read to fit on, by kind
-    arrays: list[dict[str, dict[str, Any]]]  # one per run: what it stored, by the probe's key
+from engram.learner.tensor_tree import stack, tree_shapes
+from engram.probes.probe import Probe
+from engram.probes.stage_view import StageView
+from engram.records.long_table import Rows
+from engram.records.stage_result import StageResult
+from engram.records.stage_rows import stacking_key as form_of
+from engram.streams.stream_warnings import count_repeated_test_rows
 
 
 def measure(
-    runs: Sequence[RunStage],
+    results: Sequence[StageResult],
     standard: Sequence[Sequence[Probe]],
     probes: Sequence[Mapping[str, Probe]],
-) -> list[Measured]:
+) -> None:
     """Ask the standard probes of each run, and then its own (by their keys, which name states).
+
+    What they find is added to the results: rows, arrays, what was read and what probes keep.
 
     Own probes see all runs that ask for them in one view; standard ones those whose rows have the
     same places. No run's numbers depend on which others are seen with it.
     """
     usual: dict[Any, list[int]] = {}
     own: dict[Any, list[int]] = {}
-    for place, one in enumerate(runs):
+    for place, one in enumerate(results):
         if standard[place]:
-            form = _form(one)
+            form = _rows_key(one)
             key: Any = place if form is None else (form, tuple(standard[place]))
             usual.setdefault(key, []).append(place)
         if probes[place] and not one.diverged:
-            key = (_shape(one), tuple(probes[place]), shapes(dict(one.probes)))
+            key = (_items_key(one), tuple(probes[place]), tree_shapes(dict(one.states)))
             own.setdefault(key, []).append(place)
-    found: list[Measured] = []
     for places in usual.values():
-        found += _halving(places, runs, standard[places[0]], {})
+        _measure_in_halves([results[p] for p in places], standard[places[0]], {})
     for places in own.values():
-        found += _halving(places, runs, (), probes[places[0]])
-    return found
+        _measure_in_halves([results[p] for p in places], (), probes[places[0]])
 
 
-def _shape(one: RunStage) -> Any:
+def _items_key(one: StageResult) -> Any:
     """What runs must share so that their test items can be stacked."""
     items = one.items
     return one.stage, len(items), items.targets.shape, items.tasks, items.width, items.multilabel
 
 
-def _form(one: RunStage) -> Any:
+def _rows_key(one: StageResult) -> Any:
     """What runs must share to have rows of the same places; None for runs counted alone."""
     items = form_of(one.items, one.stage)
     if items is None or one.diverged:
         return None
     losses = tuple((step, *terms) for step, terms in one.losses)
     curve = tuple(step for step, _ in one.curve)
-    held = one.learner is not None and len(one.learner.exemplars) > 0
-    twice = one.stage == 0 and repeated_test_rows(one.stream) > 0
+    held = one.trained is not None and len(one.trained.exemplars) > 0
+    twice = one.stage == 0 and count_repeated_test_rows(one.stream) > 0
     scored = one.stream.held_out if one.held is not None else ""
     return one.stage, items, held, losses, curve, twice, tuple(one.facts), scored
 
 
-def _halving(
-    places: list[int], runs: Sequence[RunStage], standard: Sequence[Probe],
-    probes: Mapping[str, Probe],
-) -> list[Measured]:  # fmt: skip
+def _measure_in_halves(
+    results: Sequence[StageResult], standard: Sequence[Probe], probes: Mapping[str, Probe]
+) -> None:
     """Nothing is changed before all is measured, so where memory runs out, halves begin again."""
     try:
-        return [_together(places, [runs[p] for p in places], standard, probes)]
+        _measure_together(results, standard, probes)
+        return
     except torch.OutOfMemoryError:
-        if len(places) == 1:
+        if len(results) == 1:
             raise
-    half = len(places) // 2
-    return [
-        one
-        for part in (places[:half], places[half:])
-        for one in _halving(part, runs, standard, probes)
-    ]
+    half = len(results) // 2
+    for part in (results[:half], results[half:]):
+        _measure_in_halves(part, standard, probes)
 
 
-def _together(
-    places: list[int], runs: Sequence[RunStage], standard: Sequence[Probe],
-    probes: Mapping[str, Probe],
-) -> Measured:  # fmt: skip
-    view = StageView(runs)
-    rows = view.rows()
-    reads: list[dict[str, int]] = [{} for _ in runs]
-    states: list[dict[str, Any]] = [{} for _ in runs]
-    arrays: list[dict[str, dict[str, Any]]] = [{} for _ in runs]
+def _measure_together(
+    results: Sequence[StageResult], standard: Sequence[Probe], probes: Mapping[str, Probe]
+) -> None:
+    view = StageView(results)
+    rows, asked = view.rows(), dict[str, StageView]()
     for probe in standard:
-        own = view.of(probe.needs, None)
-        rows.extend(_rows(probe, own))
-        _add_arrays(arrays, probe.name, own)
+        asked[probe.name] = view.of(probe.needs, None)
+        rows.extend(_ask_probe(probe, asked[probe.name]))
     for key, probe in probes.items():
-        before = [one.probes.get(key, {}) for one in runs]
-        own = view.of(probe.needs, stack(before))
-        rows.extend(_rows(probe, own), prefix=f"{probe.name}/")
-        for r in range(len(runs)):
-            states[r][key] = {} if own.kept is None else own.kept[r]
-            for kind, count in own.reads.items():
-                reads[r][kind] = reads[r].get(kind, 0) + int(count[r])
-        _add_arrays(arrays, key, own)
-    return Measured(places, rows, states, reads, arrays)
+        before = [one.states.get(key, {}) for one in results]
+        asked[key] = view.of(probe.needs, stack(before))
+        rows.extend(_ask_probe(probe, asked[key]), prefix=f"{probe.name}/")
+    parts = rows.by_run(
+        recipe=[one.recipe for one in results], label=[one.label for one in results],
+        seed=[one.seed for one in results], order=[one.order for one in results],
+        stage=view.stage,
+    )  # fmt: skip
+    for r, (result, part) in enumerate(zip(results, parts, strict=True)):
+        result.rows = Rows.joined([result.rows, part]) if len(result.rows) else part
+        result.arrays = {**result.arrays, **_arrays_of_run(asked, r)}
+        for key in probes:
+            kept = asked[key].kept
+            result.states = {**result.states, key: {} if kept is None else kept[r]}
+            for kind, count in asked[key].reads.items():
+                result.reads[kind] = result.reads.get(kind, 0) + int(count[r])
 
 
-def _add_arrays(arrays: list[dict[str, dict[str, Any]]], key: str, view: StageView) -> None:
-    """To the arrays of each run what a probe stored."""
-    if view.stored:
-        for r, own in enumerate(arrays):
-            own[key] = {name: value[r] for name, value in view.stored.items()}
+def _arrays_of_run(views: Mapping[str, StageView], run: int) -> dict[str, dict[str, Any]]:
+    """What probes stored of one run."""
+    return {
+        key: {name: value[run] for name, value in view.stored.items()}
+        for key, view in views.items() if view.stored
+    }  # fmt: skip
 
 
-def _rows(probe: Probe, view: StageView) -> StageRows:
+def _ask_probe(probe: Probe, view: StageView) -> Rows:
     found: Any = probe.after_stage(view)
-    if isinstance(found, StageRows):
+    if isinstance(found, Rows):
         return found
     if not isinstance(found, Mapping):
         expected = "rows of view.rows(), or a mapping from metrics to values of all runs"

@@ -1,26 +1,30 @@
-"""Records of runs: the long table, stored predictions, run directories, results, paper tables."""
+"""What is kept of runs: run directories, the long table, stored predictions, and Result, which
+reads them; numbers printed in papers.
+
+Not here: formulas (engram.metrics), pages and figures (engram.report), how and when a run is
+recorded (engram.experiments). Begin with result.Result and reading.read; run_directory.RunDirectory
+is the writer's side, long_table the columns.
+"""
 
 from __future__ import annotations
 
-from engram.records.arrange import RunKey
-from engram.records.directory import RunDirectory
-from engram.records.environment import environment
-from engram.records.items import Items
-from engram.records.papers import document, reference
-from engram.records.parts import Problem
+from engram.records.head_views import accuracy_matrix, predict, predict_sets
+from engram.records.long_table import COLUMNS, Rows
 from engram.records.predictions import KEEP, Prediction, Predictions, StageKey
+from engram.records.printed_tables import document, reference
 from engram.records.reading import combine, from_csv, read
 from engram.records.result import Result
-from engram.records.run_names import new_part, run_id
-from engram.records.stage_rows import StageRows
-from engram.records.stages import record_stage
-from engram.records.table import COLUMNS, Rows
-from engram.records.views import accuracy_matrix, predict, predict_sets
+from engram.records.run_arrays import RunKey
+from engram.records.run_directory import RunDirectory, new_part, run_id
+from engram.records.run_environment import environment
+from engram.records.scored_items import EvaluationItems
+from engram.records.stage_rows import record_stage
+from engram.records.table_parts import Problem
 
 __all__ = [
     "COLUMNS",
     "KEEP",
-    "Items",
+    "EvaluationItems",
     "StageKey",
     "Prediction",
     "Predictions",
@@ -29,7 +33,6 @@ __all__ = [
     "Rows",
     "RunKey",
     "RunDirectory",
-    "StageRows",
     "accuracy_matrix",
     "combine",
     "document",

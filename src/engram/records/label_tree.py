@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError
-from engram.records import views
-from engram.records.items import Bools, Ints, Items
+from engram.records import head_views
+from engram.records.scored_items import Bools, EvaluationItems, Ints
 
 PREFIXES = ("superclass/", "fine/")  # of the names that `engram.hierarchical` gives to labels
 COUNTED = "labels_per_image"
@@ -31,15 +31,22 @@ class LabelTree(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4)  # asked after every stage of every run
-def tree_of(items: Items) -> LabelTree | None:
+def find_label_tree(items: EvaluationItems) -> LabelTree | None:
     """The tree of the items' labels, None where they form none.
 
     Examples
     --------
-    >>> items = Items(rows=[0, 1], task=[0, 0], targets=[[0, 1], [2, -1]], opening=[0, 0, 0],
-    ...               visible=[[1, 1, 1]], classes=[2, 0, 1], multilabel=True,
-    ...               names=("superclass/pet", "fine/cat", "fine/oak"))
-    >>> tree_of(items).parent.tolist(), tree_of(items).orphans.tolist()
+    >>> items = EvaluationItems(
+    ...     rows=[0, 1],
+    ...     task=[0, 0],
+    ...     targets=[[0, 1], [2, -1]],
+    ...     opening=[0, 0, 0],
+    ...     visible=[[1, 1, 1]],
+    ...     classes=[2, 0, 1],
+    ...     multilabel=True,
+    ...     names=("superclass/pet", "fine/cat", "fine/oak"),
+    ... )
+    >>> find_label_tree(items).parent.tolist(), find_label_tree(items).orphans.tolist()
     ([-1, 0, -1], [False, False, True])
     """
     if not items.multilabel or not all(name.startswith(PREFIXES) for name in items.names):
@@ -49,13 +56,13 @@ def tree_of(items: Items) -> LabelTree | None:
     return LabelTree(parent, inner, ~inner & (parent >= 0), ~inner & (parent < 0))
 
 
-def label_views(sets: Bools, items: Items, *, stage: int) -> dict[str, float]:
+def label_views(sets: Bools, items: EvaluationItems, *, stage: int) -> dict[str, float]:
     """Numbers about the predicted label sets [n, C]; NaN for labels of which none is open yet."""
     from engram import metrics
 
-    truth, said = once(sets, items, stage)
+    truth, said = distinct_rows(sets, items, stage)
     found = {COUNTED: float(said.sum(axis=1).mean()) if len(said) else float("nan")}
-    tree = tree_of(items)
+    tree = find_label_tree(items)
     if tree is None or not len(truth):
         return found
     score = functools.partial(metrics.precision_weighted_jaccard, truth, said)
@@ -72,29 +79,31 @@ def label_views(sets: Bools, items: Items, *, stage: int) -> dict[str, float]:
     return found
 
 
-def once(sets: Bools, items: Items, stage: int) -> tuple[Bools, Bools]:
+def distinct_rows(sets: Bools, items: EvaluationItems, stage: int) -> tuple[Bools, Bools]:
     """True and predicted label sets of the items of the tasks so far, each row once."""
-    truth = views.true_sets(items, stage=stage)
+    truth = head_views.true_sets(items, stage=stage)
     rows = items.counted(stage) & truth.any(axis=1)
     return truth[rows], sets[rows]
 
 
-def pairs(sets: Bools, items: Items, *, stage: int) -> dict[tuple[int, int], list[float]]:
+def refinement_pairs(
+    sets: Bools, items: EvaluationItems, *, stage: int
+) -> dict[tuple[int, int], list[float]]:
     """For each open superclass and subclass right beneath it, the shares of `refinement`."""
-    tree = tree_of(items)
+    tree = find_label_tree(items)
     if tree is None:
         raise RecordError("items: their labels form no tree of superclasses and subclasses")
-    truth, said = once(sets, items, stage)
+    truth, said = distinct_rows(sets, items, stage)
     found = {}
     for sub in np.flatnonzero((tree.parent >= 0) & (items.opening <= stage)).tolist():
         above = int(tree.parent[sub])
         own, siblings = truth[:, sub], truth[:, above] & ~truth[:, sub]
         found[above, sub] = [
-            _share(said[siblings, above]), _share(said[own, above]),
-            _share(said[own, sub]), _share(said[siblings, sub]),
+            _mean_share(said[siblings, above]), _mean_share(said[own, above]),
+            _mean_share(said[own, sub]), _mean_share(said[siblings, sub]),
         ]  # fmt: skip
     return found
 
 
-def _share(part: npt.NDArray[Any]) -> float:
+def _mean_share(part: npt.NDArray[Any]) -> float:
     return float(part.mean()) if len(part) else float("nan")

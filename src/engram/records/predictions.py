@@ -1,26 +1,158 @@
-"""Stored predictions: what each run said about each test item after each stage."""
+"""Stored predictions: what each run predicted for each test item after each stage, with scores
+in 16-bit floats, and the part files that hold such entries.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import RecordError, bad, choose, read_as
-from engram.records import judging, views
-from engram.records.half import as_scores, halve, widen
-from engram.records.items import HEADS, Items
-from engram.records.part_files import PartFiles
-from engram.records.superseded import Marks
-from engram.tensor_file import TensorFile, save_tensors
+from engram.errors import RecordError, bad, check_choice, wrap_read_errors
+from engram.io import TensorFile, save_tensors
+from engram.records import head_views, prediction_scoring
+from engram.records.scored_items import HEADS, EvaluationItems
+from engram.records.table_parts import Problem
+from engram.records.tombstones import Tombstones
 
-MOST_SHORT = 2**16 - 1  # the largest column that takes two bytes
+# ------------------------------------------------------------------------------------------------
+# Scores in half precision, each row with its own scale.
+#
+# Two bytes per score are enough to look at probabilities and calibration later, but not to decide:
+# near ties fall together. So predictions are made from the scores themselves and stored beside
+# them.
+
+
+_LIMIT = float(np.finfo(np.float16).max)
+_LEAST = 2.0**-10  # smaller rows would lose digits: float16 ends at 2 ** -24
+_TOP = 15  # scaled rows lie below 2 ** 15
+
+
+class Float16Scores(NamedTuple):
+    """A score is ``scores * 2 ** exponent``; no exponents where all would be 0."""
+
+    scores: npt.NDArray[np.float16]  # [..., n, C]
+    exponent: npt.NDArray[np.int16] | None  # [..., n]
+
+
+def as_float32_scores(scores: Any) -> npt.NDArray[np.float32]:
+    """Scores of any kind as an array in single precision, which is how they are judged."""
+    if hasattr(scores, "detach"):
+        scores = scores.detach().cpu().float().numpy()
+    return np.asarray(scores, np.float32)
+
+
+def to_float16(scores: Any) -> Float16Scores:
+    """Scores [..., n, C] as they are stored.
+
+    Rows that fit into float16 stay as they are; others are scaled by a power of two. -inf and NaN,
+    which never win, become the lowest number.
+
+    Examples
+    --------
+    >>> to_float16([[1.0, -2.5], [3e6, -1e6]])
+    Float16Scores(scores=array([[ 1.000e+00, -2.500e+00],
+           [ 2.344e+04, -7.812e+03]], dtype=float16), exponent=array([0, 7], dtype=int16))
+    """
+    given = as_float32_scores(scores)
+    with np.errstate(invalid="ignore"):
+        size = np.where(np.isfinite(given), abs(given), 0.0).max(axis=-1, initial=0.0)
+    fits = ((size >= _LEAST) & (size <= _LIMIT)) | (size == 0)
+    exponent = np.where(fits, 0, np.frexp(size)[1] - _TOP).astype(np.int16)
+    scaled = given
+    if exponent.any():
+        scaled = np.ldexp(given, -exponent[..., None].astype(np.int32))
+    lowest = np.fmax(scaled, -_LIMIT)  # of a NaN and a number, the number
+    half = np.minimum(lowest, _LIMIT).astype(np.float16)
+    return Float16Scores(half, exponent if exponent.any() else None)
+
+
+def from_float16(scores: npt.NDArray[Any], exponent: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    """The scores that `to_float16` stored, up to their rounding.
+
+    Examples
+    --------
+    >>> from_float16(*to_float16([[3e6, -1e6]])).tolist()
+    [[3000320.0, -999936.0]]
+    """
+    wide = np.asarray(scores, np.float32)
+    if exponent is None:
+        return wide
+    return np.asarray(np.ldexp(wide, exponent[..., None].astype(np.int32)))
+
+
+# ------------------------------------------------------------------------------------------------
+# What several part files hold, found by their headers and read one entry at a time.
+
+
+K = TypeVar("K")  # what an entry is known by
+V = TypeVar("V")  # the entry
+P = TypeVar("P")  # where it lies
+
+
+class PartFiles(Generic[K, V, P]):
+    """Entries of part files and of the memory; where several hold the same one, the last counts.
+
+    A file that cannot be read is a problem, and no error.
+    """
+
+    def __init__(
+        self, files: Iterable[Path], memory: Mapping[K, V], marks: Tombstones | None = None
+    ) -> None:
+        self._files = sorted(files, key=lambda path: path.name)
+        self._marks = {path.parent: marks or Tombstones() for path in self._files}
+        self._memory = dict(memory)
+        self._index: dict[K, P] | None = None
+        self._problems: list[Problem] = []
+
+    @classmethod
+    def joined(cls, several: Iterable[Self]) -> Self:
+        """Several collections as one; later collections count first."""
+        whole = cls()  # type: ignore[call-arg]  # of a subclass, which can do without arguments
+        for one in several:
+            whole._files += one._files
+            whole._memory |= one._memory
+            whole._marks |= one._marks
+        return whole
+
+    def _held(self, path: Path) -> Mapping[K, P]:
+        """The entries of a file that are not superseded, and where they lie."""
+        raise NotImplementedError
+
+    def _places(self) -> dict[K, P]:
+        if self._index is None:
+            self._index = {}
+            for path in self._files:
+                try:
+                    self._index.update(self._held(path))
+                except RecordError as problem:
+                    reason = str(problem).removeprefix(f"{path}: ")
+                    self._problems.append(Problem(str(path), reason))
+        return self._index
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Files that could not be read."""
+        self._places()
+        return tuple(self._problems)
+
+    def __len__(self) -> int:
+        return len(self._places().keys() | self._memory.keys())
+
+    def __iter__(self) -> Iterator[K]:
+        return iter({**dict.fromkeys(self._places()), **dict.fromkeys(self._memory)})
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._memory or key in self._places()
+
+
+MOST_UINT16 = 2**16 - 1  # the largest column that takes two bytes
 KEEP = ("scores", "labels", "counts", "parameters")
 _FORMAT = "engram-predictions-1"
 RunName = tuple[str, int, str]  # recipe, seed, order
@@ -75,7 +207,7 @@ class Prediction:
     def of(
         cls,
         scores: Any,
-        items: Items,
+        items: EvaluationItems,
         *,
         recipe: str,
         seed: int,
@@ -98,22 +230,26 @@ class Prediction:
 
         Examples
         --------
-        >>> items = Items(rows=[0], task=[0], targets=[1], opening=[0, 0], visible=[[1, 1]],
-        ...               classes=[4, 2])
+        >>> items = EvaluationItems(
+        ...     rows=[0], task=[0], targets=[1], opening=[0, 0], visible=[[1, 1]], classes=[4, 2]
+        ... )
         >>> kept = Prediction.of([[0.5, 1.5]], items, recipe="r", seed=0, stage=0, keep="labels")
         >>> kept.predicted(items, head="single").tolist()
         [1]
         """
-        choose("keep", keep, KEEP)
+        check_choice("keep", keep, KEEP)
         if keep == "counts":
             return None
         key = StageKey(recipe, int(seed), order, int(stage))
-        given = as_scores(scores)
+        given = as_float32_scores(scores)
         kept: dict[str, Any] = {
-            h: _pack(judging.decide(given, items, stage=stage, head=h)) for h in items.heads
+            h: _pack_prediction(
+                prediction_scoring.decide_predictions(given, items, stage=stage, head=h)
+            )
+            for h in items.heads
         }
         if keep != "labels":
-            kept |= halve(given)._asdict()
+            kept |= to_float16(given)._asdict()
         if keep != "parameters":
             return cls(key=key, **kept)
         if parameters is None:
@@ -128,18 +264,22 @@ class Prediction:
         """The scores [n, C], up to the rounding with which they were stored."""
         if self.scores is None:
             raise RecordError(f"{self.key}: only labels were kept, no scores")
-        return widen(self.scores, self.exponent)
+        return from_float16(self.scores, self.exponent)
 
-    def predicted(self, items: Items, *, head: str, threshold: float = 0.0) -> npt.NDArray[Any]:
+    def predicted(
+        self, items: EvaluationItems, *, head: str, threshold: float = 0.0
+    ) -> npt.NDArray[Any]:
         """Predicted columns [n], or label sets [n, C] for multi-label items."""
-        choose("head", head, HEADS)
+        check_choice("head", head, HEADS)
         if head not in items.heads:
-            views.open_columns(items, stage=self.key.stage, head=head)  # says why
+            head_views.open_columns(items, stage=self.key.stage, head=head)  # says why
         stored = self.single if head == "single" else self.multi
         other = threshold != 0.0 and items.multilabel
         if self.scores is not None and (stored is None or other):
             stage = self.key.stage
-            return judging.decide(self.full(), items, stage=stage, head=head, threshold=threshold)
+            return prediction_scoring.decide_predictions(
+                self.full(), items, stage=stage, head=head, threshold=threshold
+            )
         if stored is None:
             raise RecordError(f"{self.key}: neither scores nor labels were kept")
         if threshold != 0.0 and stored.dtype == np.uint8:
@@ -153,10 +293,10 @@ def _array(value: Any) -> npt.NDArray[Any]:
     return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
 
 
-def _pack(said: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _pack_prediction(said: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if said.dtype == np.bool_:
         return np.packbits(said, axis=-1)
-    return said.astype(np.uint16 if said.max(initial=0) <= MOST_SHORT else np.uint32)
+    return said.astype(np.uint16 if said.max(initial=0) <= MOST_UINT16 else np.uint32)
 
 
 def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Prediction]) -> Path:
@@ -181,7 +321,7 @@ def _keys(path: Path) -> list[StageKey]:
     facts = TensorFile(path, what="predictions file").facts
     if facts.get("format") != _FORMAT:
         raise RecordError(f"{path}: is not a predictions file of this version")
-    with read_as(path, "predictions file"):
+    with wrap_read_errors(path, "predictions file"):
         return [stage_key(*one) for one in json.loads(facts["moments"])]
 
 
@@ -196,7 +336,7 @@ class Predictions(PartFiles[StageKey, Prediction, tuple[Path, int]]):
         files: Iterable[Path] = (),
         *,
         memory: Iterable[Prediction | None] = (),
-        marks: Marks | None = None,
+        marks: Tombstones | None = None,
     ) -> None:
         super().__init__(files, {p.key: p for p in memory if p is not None}, marks)
 

@@ -10,18 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram.errors import RecordError, bad, choose
-from engram.records.arrange import RunKey, arrange, run_by_run
-from engram.records.arrays import Arrays
-from engram.records.directory import RunDirectory
-from engram.records.items import HEADS, Items
-from engram.records.merging import result_files
-from engram.records.models import FILE as MODEL_FILE
-from engram.records.models import Kept, ModelSource
-from engram.records.parts import Parts, Problem, read_folders, without_repeats
+from engram.errors import RecordError, bad, check_choice
+from engram.records.long_table import Rows, from_frame, to_frame
 from engram.records.predictions import Predictions
+from engram.records.probe_arrays import ProbeArrays
 from engram.records.result import Result
-from engram.records.table import Rows, from_frame, to_frame
+from engram.records.run_arrays import RunKey, arrange_runs, sort_by_run
+from engram.records.run_directory import RunDirectory
+from engram.records.saved_models import MODEL_FILE, ModelLocation, ModelSource
+from engram.records.scored_items import HEADS, EvaluationItems
+from engram.records.table_parts import (
+    PartContents,
+    Problem,
+    drop_repeats,
+    read_folders,
+    result_files,
+)
 
 
 def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None) -> Result:
@@ -57,17 +61,17 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
         contents |= _recipes(folder, problems, recipes)
     frame = to_frame(parts.table)
     listed = [recipe for folder in folders for recipe in folder.listed()]
-    frame = run_by_run(frame, arrange(frame), listed)
+    frame = sort_by_run(frame, arrange_runs(frame), listed)
     ledger, environment = (_documents(folders, k, problems) for k in ("ledger", "environment"))
     return Result(
-        frame, recipes=contents, items=_items_of(folders), ledger=ledger,
+        frame, recipes=contents, items=_find_items(folders), ledger=ledger,
         predictions=Predictions.joined(folder.predictions() for folder in folders),
-        arrays=Arrays.joined(folder.arrays() for folder in folders),
-        problems=problems, environment=environment, models=_models_of(folders),
+        arrays=ProbeArrays.joined(folder.arrays() for folder in folders),
+        problems=problems, environment=environment, models=_find_models(folders),
     )  # fmt: skip
 
 
-def _models_of(folders: Sequence[RunDirectory]) -> ModelSource:
+def _find_models(folders: Sequence[RunDirectory]) -> ModelSource:
     """A lookup of model files."""
 
     def models(run: RunKey) -> Path | None:
@@ -77,14 +81,16 @@ def _models_of(folders: Sequence[RunDirectory]) -> ModelSource:
     return models
 
 
-def loaded(result: Result, models: Mapping[RunKey, Kept] | None = None) -> Result:
+def load_into_memory(
+    result: Result, models: Mapping[RunKey, ModelLocation] | None = None
+) -> Result:
     """The same in memory, with models if they are given: no file is read any more; they may go.
 
     Examples
     --------
     >>> rows = Rows(recipe="0a1b2c3d4e5f", label="ER")
     >>> rows.add("accuracy", 0.9, stage=0, task=0, head="single")
-    >>> loaded(Result(rows.frame())).matrix.tolist()
+    >>> load_into_memory(Result(rows.frame())).matrix.tolist()
     [[[0.9]]]
     """
     runs = dict.fromkeys((run.recipe, run.order) for run in result.runs)
@@ -93,7 +99,7 @@ def loaded(result: Result, models: Mapping[RunKey, Kept] | None = None) -> Resul
     return Result(
         result.frame(), recipes=result.recipes, items=items, ledger=result.ledger,
         predictions=[result.predictions.get(*key) for key in result.predictions],
-        arrays=Arrays(memory=[one for one in arrays if one is not None]),
+        arrays=ProbeArrays(memory=[one for one in arrays if one is not None]),
         problems=result.problems, environment=result.environment, models=(models or {}).get,
     )  # fmt: skip
 
@@ -124,11 +130,11 @@ def _documents(
     return documents
 
 
-def _items_of(folders: Sequence[RunDirectory]) -> Any:
+def _find_items(folders: Sequence[RunDirectory]) -> Any:
     """A lookup that reads an items file when it is first asked for."""
-    known: dict[tuple[str, str], Items | None] = {}
+    known: dict[tuple[str, str], EvaluationItems | None] = {}
 
-    def items(recipe: str, order: str) -> Items | None:
+    def items(recipe: str, order: str) -> EvaluationItems | None:
         key = (recipe, order)
         if key not in known:
             every = (folder.items(recipe, order) for folder in folders)
@@ -159,13 +165,13 @@ def combine(results: Iterable[Result]) -> Result:
     tables = [from_frame(one.frame()) for one in several]
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     part = np.repeat(np.arange(len(tables), dtype=np.int32), [len(t) for t in tables])
-    whole = without_repeats(Parts(table, part, tuple(Path(str(i)) for i in range(len(tables)))))
+    whole = drop_repeats(PartContents(table, part, tuple(Path(str(i)) for i in range(len(tables)))))
 
-    def items(recipe: str, order: str) -> Items | None:
+    def items(recipe: str, order: str) -> EvaluationItems | None:
         every = (one.items(recipe, order) for one in reversed(several))
         return next((found for found in every if found is not None), None)
 
-    def models(run: RunKey) -> Kept | None:
+    def models(run: RunKey) -> ModelLocation | None:
         every = (one.kept_model(run) for one in reversed(several))
         return next((found for found in every if found is not None), None)
 
@@ -173,7 +179,7 @@ def combine(results: Iterable[Result]) -> Result:
         to_frame(whole.table), items=items,
         recipes={key: value for one in several for key, value in one.recipes.items()},
         predictions=Predictions.joined(one.predictions for one in several),
-        arrays=Arrays.joined(one.stored for one in several),
+        arrays=ProbeArrays.joined(one.stored for one in several),
         problems=[p for one in several for p in one._problems],
         ledger=[entry for one in several for entry in one.ledger],
         environment=[facts for one in several for facts in one.environment],
@@ -204,7 +210,7 @@ def from_csv(
     >>> from_csv(path).matrix.tolist()
     [[[0.9, nan], [0.3, 0.8]]]
     """
-    choose("head", head, HEADS)
+    check_choice("head", head, HEADS)
     if not paths:
         raise bad("paths", "at least one CSV file", "none")
     name = label or Path(paths[0]).stem
@@ -222,7 +228,7 @@ def _matrix(path: str | os.PathLike[str], percent: bool) -> npt.NDArray[np.float
     """[stage, task] of one CSV file, NaN for cells that are not there."""
     import csv
 
-    from engram.records.files import read_text
+    from engram.io import read_text
 
     lines = [line for line in csv.reader(read_text(path).splitlines()) if any(map(str.strip, line))]
     cells = [[_number(cell) for cell in line] for line in lines]

@@ -6,32 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.errors import RecordError, bad, choose
-from engram.records import arrange, views
-from engram.records.arrange import Floats, RunKey
-from engram.records.items import Items
-from engram.records.judging import check_average
+from engram.errors import RecordError, bad, check_choice
+from engram.records import head_views, run_arrays
 from engram.records.label_tree import LABEL_VIEWS
+from engram.records.long_table import COLUMNS, TEXT_COLUMNS, Rows
+from engram.records.prediction_scoring import check_average
 from engram.records.predictions import Prediction
-from engram.records.stage_rows import StageRows
-from engram.records.stages import add_predicted, counting
-from engram.records.table import COLUMNS, NAMES, Rows
+from engram.records.run_arrays import Floats, RunKey
+from engram.records.scored_items import EvaluationItems
+from engram.records.stage_rows import add_predicted, make_counts
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from engram.records.result import Result
 
-_REPLACED = (*views.FIGURES, *LABEL_VIEWS, "class_accuracy", "predicted")
+_REPLACED = (*head_views.FIGURES, *LABEL_VIEWS, "class_accuracy", "predicted")
 
 
 def recompute(result: Result, *, score: str | None, average: str, threshold: float) -> Result:
     """See `Result.recompute`. Uses scores or labels where kept, else the counts per class."""
     import pandas as pd
 
-    choose("average", average, ["micro", "macro"])
+    check_choice("average", average, ["micro", "macro"])
     if score is not None:
-        choose("score", score, views.FIGURES)
+        check_choice("score", score, head_views.FIGURES)
     _check_threshold(result, threshold)
     rows = Rows()
     counted: list[int] = []
@@ -43,9 +42,9 @@ def recompute(result: Result, *, score: str | None, average: str, threshold: flo
     old = frame["metric"].isin(_REPLACED).to_numpy() & (frame["step"].to_numpy() == -1)
     parts = [frame[~old], rows.frame()]
     if counted:
-        _refuse_sets(result, counted, score)
+        _refuse_label_sets(result, counted, score)
         parts += _from_counts(result, np.isin(result._arranged.run, counted), average)
-    plain = [part.astype(dict.fromkeys(NAMES, str)) for part in parts if len(part)]
+    plain = [part.astype(dict.fromkeys(TEXT_COLUMNS, str)) for part in parts if len(part)]
     return result._like(pd.concat(plain, ignore_index=True), head=result._head)
 
 
@@ -72,7 +71,7 @@ def _from_predictions(
     for stage, one in zip(stages, kept, strict=True):
         if one is None:
             continue
-        found, counts = StageRows(1), counting([items], stage)
+        found, counts = Rows(runs=1), make_counts([items], stage)
         for head in items.heads:
             said = one.predicted(items, head=head, threshold=threshold)[None]
             add_predicted(found, said, counts, stage=stage, head=head, average=average, score=score)
@@ -80,11 +79,11 @@ def _from_predictions(
     return True
 
 
-def _refuse_sets(result: Result, numbers: list[int], score: str | None) -> None:
+def _refuse_label_sets(result: Result, numbers: list[int], score: str | None) -> None:
     """Counts per class give accuracies only."""
     frame = result._frame
-    sets = arrange.ends(frame, "jaccard") & np.isin(result._arranged.run, numbers)
-    if sets.any() or score in views.SET_SCORES:
+    sets = run_arrays.end_of_stage_rows(frame, "jaccard") & np.isin(result._arranged.run, numbers)
+    if sets.any() or score in head_views.SET_SCORES:
         run = result.runs[numbers[0]]
         raise RecordError(f'{run}: multi-label scores need stored predictions (keep="scores")')
 
@@ -92,8 +91,8 @@ def _refuse_sets(result: Result, numbers: list[int], score: str | None) -> None:
 def _from_counts(result: Result, mine: Any, average: str) -> list[pd.DataFrame]:
     """Accuracy rows from accuracy and number of items per class; exact, hits are whole numbers."""
     frame, run = result._frame, result._arranged.run
-    wanted = arrange.ends(frame, "class_accuracy") & mine
-    counted = arrange.ends(frame, "class_count") & mine
+    wanted = run_arrays.end_of_stage_rows(frame, "class_accuracy") & mine
+    counted = run_arrays.end_of_stage_rows(frame, "class_count") & mine
     without = set(run[mine]) - (set(run[wanted]) & set(run[counted]))
     if without:
         raise RecordError(f"{result.runs[min(without)]}: neither predictions nor counts were kept")
@@ -113,7 +112,9 @@ def _from_counts(result: Result, mine: Any, average: str) -> list[pd.DataFrame]:
     return [made, kept]
 
 
-def one_of(result: Result, run: RunKey | int, stage: int | None) -> tuple[int, Items, Prediction]:
+def find_prediction(
+    result: Result, run: RunKey | int, stage: int | None
+) -> tuple[int, EvaluationItems, Prediction]:
     """Stage, items and prediction of a run, or an error that says what was not kept."""
     number = result.number_of(run)
     run = result.runs[number]
@@ -129,10 +130,11 @@ def one_of(result: Result, run: RunKey | int, stage: int | None) -> tuple[int, I
     return k, items, kept
 
 
-def ended(
+def find_final_prediction(
     result: Result, number: int, stage: int | None
-) -> tuple[int, Items, Prediction] | None:  # fmt: skip
-    """As `one_of`, after the last stage of the run's stream by default; None for a run without it.
+) -> tuple[int, EvaluationItems, Prediction] | None:  # fmt: skip
+    """As `find_prediction`, after the last stage of the run's stream by default; None for a run
+    without it.
 
     Runs that are not finished, or diverged, enter no mean.
     """
@@ -140,7 +142,11 @@ def ended(
     k = tasks - 1 if stage is None else stage + tasks * (stage < 0)
     run = result.runs[number]
     have = result.stages[run]
-    return None if not have or (k not in have and k in range(tasks)) else one_of(result, run, k)
+    return (
+        None
+        if not have or (k not in have and k in range(tasks))
+        else find_prediction(result, run, k)
+    )
 
 
 def confusion(
@@ -149,10 +155,10 @@ def confusion(
     """Counts of true by predicted class of one run, classes in order of introduction."""
     import pandas as pd
 
-    k, items, kept = one_of(result, run, stage)
+    k, items, kept = find_prediction(result, run, stage)
     number = result.number_of(run)
     said = kept.predicted(items, head=head or result.heads[number])
-    counts = views.confusion(said, items, stage=k)
+    counts = head_views.confusion(said, items, stage=k)
     opened = np.flatnonzero(items.opening <= k)
     names = [items.names[c] for c in opened]
     return pd.DataFrame(
@@ -165,12 +171,14 @@ def calibration(result: Result, *, stage: int | None, bins: int) -> Floats:
     """[run] expected calibration error."""
     values = []
     for number, (run, head) in enumerate(zip(result.runs, result.heads, strict=True)):
-        found = ended(result, number, stage)
+        found = find_final_prediction(result, number, stage)
         if found is None:
             values.append(np.nan)
             continue
         k, items, kept = found
         if kept.scores is None:
             raise RecordError(f'{run}: only labels were kept; calibration needs keep="scores"')
-        values.append(views.calibration_error(kept.full(), items, stage=k, head=head, bins=bins))
+        values.append(
+            head_views.calibration_error(kept.full(), items, stage=k, head=head, bins=bins)
+        )
     return np.array(values)

@@ -1,23 +1,40 @@
-"""Result: what came out of one or many runs, ready for metrics, tables and plots."""
+"""Result: what came out of one or many runs, ready for metrics, tables and plots; its curves,
+groups, refinement, HTML and how it is saved.
+"""
 
 from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engram.records.arrange import Floats, RunKey
-from engram.records.compared import compare_methods
+from engram.errors import RecordError, bad, plural, unknown
+from engram.html_repr import escape, html_table, join_blocks
+from engram.records import head_views
+from engram.records.label_tree import distinct_rows, find_label_tree, refinement_pairs
+from engram.records.long_table import from_frame
+from engram.records.method_comparison import compare_methods
+from engram.records.prediction_scoring import average_name
+from engram.records.predictions import write_predictions
+from engram.records.probe_arrays import ARRAYS_PREFIX as ARRAYS
+from engram.records.probe_arrays import write_arrays
+from engram.records.recompute import find_final_prediction, find_prediction
+from engram.records.run_arrays import Floats, RunKey
+from engram.records.run_directory import RunDirectory, new_part
+from engram.records.run_metrics import CURRENT_TASK, recorded_views
 from engram.records.run_table import RunTable
+from engram.records.saved_models import save_models
+from engram.records.scored_items import Bools, EvaluationItems
+from engram.records.summary import _format_cell, headline, mean_std, summary_names
+from engram.records.table_parts import write_part
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from engram.deploy.learner import Learner
-    from engram.records.novelty import Sets
-    from engram.records.refinement import LabelConfusion
+    from engram.deploy.deployed_learner import Learner
+    from engram.records.novelty_records import ItemSets
 
 
 class Result(RunTable):
@@ -46,7 +63,7 @@ class Result(RunTable):
     --------
     >>> from engram.records import Rows
     >>> rows = Rows(recipe="r", label="EWC", seed=0)
-    >>> accuracy = [[.9, .5], [.7, .8]]
+    >>> accuracy = [[0.9, 0.5], [0.7, 0.8]]
     >>> rows.add_array("accuracy", accuracy, head="single", stage=[[0], [1]], task=[0, 1])
     >>> result = Result(rows.frame())
     >>> result.matrix.tolist()
@@ -56,14 +73,14 @@ class Result(RunTable):
     """
 
     def __repr__(self) -> str:
-        from engram.records.summary import describe
+        from engram.records.summary import describe_result
 
-        return describe(self)
+        return describe_result(self)
 
     def _repr_html_(self) -> str:
-        from engram.records.html import html_of
+        pass  # import of a sibling
 
-        return html_of(self)
+        return render_html(self)
 
     def metric(self, name: str, *, stage: int | None = None, **options: Any) -> Floats:
         """A metric of every run, [run]; names and options as in `engram.metrics`.
@@ -74,9 +91,9 @@ class Result(RunTable):
         classes are new and all seen compete. A `reference` of ``intransigence`` may be a Result:
         run by run of the same seed and order, or its mean over seeds that differ (with a warning).
         """
-        from engram.records.metric_values import metric_of
+        from engram.records.run_metrics import compute_metric
 
-        return metric_of(self, name, stage=stage, **options)
+        return compute_metric(self, name, stage=stage, **options)
 
     def curve(self, name: str, **options: Any) -> Floats:
         """A matrix metric after every stage, [run, stage]."""
@@ -88,7 +105,7 @@ class Result(RunTable):
 
         One line per label, metric and stage: mean, standard deviation and number of runs.
         """
-        from engram.records.curves import curves
+        pass  # import of a sibling
 
         return curves(self)
 
@@ -107,7 +124,7 @@ class Result(RunTable):
         from importlib import import_module
 
         # Drawn a layer above: records themselves need no plotly.
-        return import_module("engram.report.plot").plot(self, name, head=head)
+        return import_module("engram.report.result_plot").plot(self, name, head=head)
 
     # -- tables ------------------------------------------------------------------------------
 
@@ -127,33 +144,33 @@ class Result(RunTable):
 
     def cost(self) -> pd.DataFrame:
         """Time, steps, parameters and memory of a run, mean over runs, one line per label."""
-        from engram.records.summary import cost
+        from engram.records.summary import cost_table
 
-        return cost(self)
+        return cost_table(self)
 
     def probes(self) -> pd.DataFrame:
         """What probes measured: mean and standard deviation over runs by label, metric and stage.
 
         A metric with numbers by task, class or head view has one line for each of them.
         """
-        from engram.records.probe_table import probe_table
+        from engram.records.summary import probe_table
 
         return probe_table(self)
 
-    def sets(self, run: RunKey | int = 0, stage: int = 0) -> Sets:
-        """Test items of one run: inside, forgotten or outside after a stage (see `Sets`)."""
-        from engram.records.novelty import sets
+    def sets(self, run: RunKey | int = 0, stage: int = 0) -> ItemSets:
+        """Test items of one run: inside, forgotten or outside after a stage (see `ItemSets`)."""
+        from engram.records.novelty_records import item_sets
 
-        return sets(self, run, stage)
+        return item_sets(self, run, stage)
 
     def novelty(self) -> pd.DataFrame:
         """How well detectors separate familiar items from novel and forgotten ones.
 
         One line per label, detector, stage and metric: mean and standard deviation over runs.
         """
-        from engram.records.novelty import novelty
+        from engram.records.novelty_records import novelty_table
 
-        return novelty(self)
+        return novelty_table(self)
 
     def false_alarms(self, rate: float = 0.05) -> pd.DataFrame:
         """How often detectors flag inside items as novel, at a threshold for a given rate.
@@ -162,7 +179,7 @@ class Result(RunTable):
         after the task's own stage, and ``renewed`` after every stage on the newest task's
         validation rows. It takes a stream with validation rows.
         """
-        from engram.records.alarms import false_alarms
+        from engram.records.novelty_records import false_alarms
 
         return false_alarms(self, rate)
 
@@ -172,9 +189,9 @@ class Result(RunTable):
         One line per run, detector and option: its value, and the area under the ROC curve of that
         choice on validation rows of the first task against the outside set.
         """
-        from engram.records.tuning import tuned
+        from engram.records.novelty_records import tuning_table
 
-        return tuned(self)
+        return tuning_table(self)
 
     def class_accuracy(self, *, stage: int | None = None) -> pd.DataFrame:
         """Accuracy of each class (columns: class ids) of each run after a stage (default: last)."""
@@ -193,7 +210,7 @@ class Result(RunTable):
             After which stage (default: the last of each run's stream; runs without it have no
             numbers); over the tasks met until then.
         """
-        from engram.records.groups import group_accuracy
+        pass  # import of a sibling
 
         return group_accuracy(self, by=by, stage=stage)
 
@@ -237,7 +254,7 @@ class Result(RunTable):
         Labels stand in order of introduction; an image counts once in the row of each of its
         labels, so rows do not sum to 1. `truth` is what a run without mistakes would have.
         """
-        from engram.records.refinement import label_confusion
+        pass  # import of a sibling
 
         return label_confusion(self, run, stage=stage)
 
@@ -248,7 +265,7 @@ class Result(RunTable):
         have it, ``superclass_applied`` that of the subclass's images; ``subclass_found`` the share
         of the subclass's images that are said to have it, ``subclass_spread`` that of its siblings.
         """
-        from engram.records.refinement import refinement
+        pass  # import of a sibling
 
         return refinement(self, stage=stage)
 
@@ -286,14 +303,221 @@ class Result(RunTable):
         >>> learner.predict(data.x[data.test][:3]).shape
         (3,)
         """
-        from engram.records.models import model_of
+        from engram.records.saved_models import load_model
 
-        return model_of(  # type: ignore[no-any-return]
+        return load_model(  # type: ignore[no-any-return]
             self, label, seed, order, device=device, model=model, method=method, trust=trust
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything into a run directory, which `engram.read` can load."""
-        from engram.records.saving import save
+        pass  # import of a sibling
 
         save(self, path)
+
+
+# ------------------------------------------------------------------------------------------------
+# Scores stage by stage: over all tasks so far, of the newest task, and views of label sets.
+
+
+def curves(result: Result) -> pd.DataFrame:
+    """Mean, deviation and number of runs after every stage, by label, metric and stage."""
+    import pandas as pd
+
+    names = [
+        *map(average_name, dict.fromkeys(result.figures)),
+        CURRENT_TASK,
+        *recorded_views(result),
+    ]
+    labels = np.array(result.run_labels, dtype=object)
+    rows = []
+    for name in names:
+        values = result.curve(name)  # [run, stage]
+        for label in result.labels:
+            mine = values[labels == label]
+            for k in range(values.shape[1]):
+                known = int((~np.isnan(mine[:, k])).sum())
+                if known:
+                    rows.append((label, name, k, *mean_std(mine[:, k]), known))
+    columns = ["label", "metric", "stage", "mean", "std", "runs"]
+    return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+# ------------------------------------------------------------------------------------------------
+# Accuracy on groups of test rows, told apart by an attribute of the data.
+
+
+def group_accuracy(result: Result, *, by: str, stage: int | None) -> pd.DataFrame:
+    """See `Result.group_accuracy`."""
+    import pandas as pd
+
+    lines: list[dict[str, float]] = []
+    names: dict[str, None] = {}  # in the order of the attribute's values, over all runs
+    for number, (run, head) in enumerate(zip(result.runs, result.heads, strict=True)):
+        found = find_final_prediction(result, number, stage)
+        if found is None:
+            lines.append({})
+            continue
+        k, items, kept = found
+        if items.multilabel:
+            raise RecordError(f"{run}: has sets of labels; groups are told by accuracy alone")
+        met = items.task <= k
+        right = np.asarray(head_views.mark_hits(kept.predicted(items, head=head), items).any(-1))
+        groups = items_by_group(items, by)
+        names |= dict.fromkeys(groups)
+        lines.append({
+            name: float(right[mine & met].mean()) for name, mine in groups.items()
+            if (mine & met).any()
+        })  # fmt: skip
+    index = pd.MultiIndex.from_tuples(
+        [tuple(run) for run in result.runs], names=["recipe", "seed", "order"]
+    )
+    return pd.DataFrame(lines, index=index, columns=pd.Index(list(names), name=by))
+
+
+def items_by_group(items: EvaluationItems, by: str) -> dict[str, Bools]:
+    """The items [n] of each group that occurs, by its name.
+
+    Examples
+    --------
+    >>> items = EvaluationItems(
+    ...     rows=[0, 1, 2],
+    ...     task=[0, 0, 0],
+    ...     targets=[0, 1, 0],
+    ...     opening=[0, 0],
+    ...     visible=[[1, 1]],
+    ...     classes=[0, 1],
+    ...     attributes={"camera": [1, 0, 1]},
+    ...     attribute_names={"camera": ("left", "right")},
+    ... )
+    >>> {name: mine.tolist() for name, mine in items_by_group(items, "camera").items()}
+    {'left': [False, True, False], 'right': [True, False, True]}
+    """
+    if by not in items.attributes:
+        if not items.attributes:
+            raise bad("by", "an attribute of the data, which has none in these records", by)
+        raise unknown("by", by, items.attributes)
+    values, names = items.attributes[by], items.attribute_names.get(by, ())
+    return {
+        names[value] if 0 <= value < len(names) else str(value): values == value
+        for value in np.unique(values).tolist()
+    }
+
+
+# ------------------------------------------------------------------------------------------------
+# A Result as notebooks show it: one line per method, and what went wrong.
+
+
+MOST_LABELS = 50  # lines of the table
+
+
+def render_html(result: Result) -> str:
+    """The summary of a result in HTML."""
+    if not result.runs:
+        return join_blocks("<p>Result: no runs</p>")
+    numbers, names = result.summary(), summary_names(result)
+    costs = result.cost()
+    rows = []
+    for label, row in list(numbers.iterrows())[:MOST_LABELS]:
+        cells = [_format_cell(row[name], row[f"{name}_std"]) for name in names]
+        seconds = costs["seconds"].get(label, np.nan) if "seconds" in costs else np.nan
+        taken = "-" if np.isnan(seconds) else f"{seconds:.1f} s"
+        rows.append([label, int(row["runs"]), *cells, taken])
+    titles = ["method", "runs", *(name.replace("_", " ") for name in names), "time per run"]
+    more = len(numbers) - len(rows)
+    lost = len(result.diverged)
+    remarks = [
+        f"{more} more methods" if more else "", f"{plural(lost, 'run')} diverged" if lost else "",
+    ]  # fmt: skip
+    remarks += [f"could not read: {problem}" for problem in result.problems]
+    return join_blocks(
+        f"<p>{escape(headline(result))}; mean ± standard deviation over runs</p>",
+        html_table(titles, rows),
+        *(f"<p>{escape(r)}</p>" for r in remarks if r),
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# How labels were refined: superclasses and subclasses pair by pair, and who is taken for whom.
+
+
+PAIR_SHARES = ["superclass_kept", "superclass_applied", "subclass_found", "subclass_spread"]
+
+
+def refinement(result: Result, *, stage: int | None) -> pd.DataFrame:
+    """Mean over the runs of a label, one line per label, superclass and subclass."""
+    import pandas as pd
+
+    rows = []
+    for number, label in enumerate(result.run_labels):
+        found = find_final_prediction(result, number, stage)
+        if found is None:
+            continue
+        k, items, kept = found
+        said = kept.predicted(items, head="single") if items.multilabel else None
+        if said is None or find_label_tree(items) is None:
+            what = "refinement is a matter of streams whose labels form a tree (hierarchical, iirc)"
+            raise RecordError(f"{label}: its labels form no tree; {what}")
+        for (above, sub), values in refinement_pairs(said, items, stage=k).items():
+            names = (items.names[above], items.names[sub])
+            rows.append((label, *(name.split("/", 1)[1] for name in names), *values))
+    keys = ["label", "superclass", "subclass"]
+    table = pd.DataFrame(rows, columns=pd.Index([*keys, *PAIR_SHARES]))
+    return table.groupby(keys, sort=False).mean()
+
+
+class LabelConfusion(NamedTuple):
+    """Shares of the images of a true label (row) that have, or are said to have, another."""
+
+    predicted: pd.DataFrame
+    truth: pd.DataFrame
+
+
+def label_confusion(result: Result, run: RunKey | int, *, stage: int | None) -> LabelConfusion:
+    """See `Result.label_confusion`."""
+    import pandas as pd
+
+    from engram import metrics
+
+    k, items, kept = find_prediction(result, run, stage)
+    if not items.multilabel:
+        raise RecordError(f"{kept.key}: its rows carry one label each; use result.confusion")
+    truth, said = distinct_rows(kept.predicted(items, head="single"), items, k)
+    opened = np.flatnonzero(items.opening <= k)
+    names = [items.names[c] for c in opened]
+
+    def table(labels: Bools) -> pd.DataFrame:
+        shares = metrics.confusion(truth, labels, order=opened.tolist())
+        return pd.DataFrame(shares, index=pd.Index(names, name="true"), columns=pd.Index(names))
+
+    return LabelConfusion(table(said), table(truth))
+
+
+# ------------------------------------------------------------------------------------------------
+# Writing a Result into a run directory.
+
+
+def save(result: Result, path: str | os.PathLike[str]) -> None:
+    """See `Result.save`."""
+    folder = RunDirectory(path)
+    for recipe, content in result.recipes.items():
+        folder.write_recipe(recipe, content)
+    folder.list_recipes(run.recipe for run in result.runs)
+    for run in dict.fromkeys((run.recipe, run.order) for run in result.runs):
+        items = result.items(*run)
+        if items is not None:
+            folder.write_items(*run, items)
+    part = new_part()
+    stored = [result.predictions.get(*key) for key in result.predictions]
+    kept = [one for one in stored if one is not None]
+    if kept:
+        write_predictions(folder.path / f"predictions-{part}.safetensors", kept)
+    arrays = [one for place in result.stored if (one := result.stored.stored(*place)) is not None]
+    if arrays:
+        write_arrays(folder.path / f"{ARRAYS}{part}.safetensors", arrays)
+    write_part(folder.path / f"results-{part}.parquet", from_frame(result.frame()))
+    for kind, documents in (("ledger", result.ledger), ("environment", result.environment)):
+        for document in documents:
+            content = {k: v for k, v in document.items() if k != "part"}
+            folder.append(None, **{kind: content})  # type: ignore[arg-type]
+    save_models(result, folder)

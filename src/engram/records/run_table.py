@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.errors import BadArgument, RecordError, bad, choose, unknown
-from engram.records import arrange as _arrange
-from engram.records.arrange import Floats, RunKey
-from engram.records.arrays import Arrays
-from engram.records.items import HEADS, Items
-from engram.records.parts import Problem
+from engram.errors import BadArgument, RecordError, bad, check_choice, unknown
+from engram.records import run_arrays as _arrange
 from engram.records.predictions import Prediction, Predictions
+from engram.records.probe_arrays import ProbeArrays
+from engram.records.run_arrays import Floats, RunKey
+from engram.records.scored_items import HEADS, EvaluationItems
+from engram.records.table_parts import Problem
 
 if TYPE_CHECKING:
     from typing import Self
 
     import pandas as pd
 
-    from engram.records.models import Kept, ModelSource
+    from engram.records.saved_models import ModelLocation, ModelSource
 
-_FEW = 8  # seeds that a complaint names
-ItemSource = Callable[[str, str], "Items | None"] | Mapping[tuple[str, str], Items]
+_FEW_SEEDS = 8  # seeds that a complaint names
+ItemSource = (
+    Callable[[str, str], "EvaluationItems | None"] | Mapping[tuple[str, str], EvaluationItems]
+)
 
 
 class RunTable:
@@ -39,24 +41,24 @@ class RunTable:
         *,
         recipes: Mapping[str, Mapping[str, Any]] | None = None,
         predictions: Predictions | Iterable[Prediction | None] | None = None,
-        arrays: Arrays | None = None,
+        arrays: ProbeArrays | None = None,
         items: ItemSource | None = None,
         problems: Sequence[Problem] = (),
         ledger: Sequence[Mapping[str, Any]] = (),
         environment: Sequence[Mapping[str, Any]] = (),
         head: str | None = None,
-        arranged: _arrange.Arranged | None = None,
+        arranged: _arrange.RunArrangement | None = None,
         models: ModelSource | None = None,
     ) -> None:
         if head is not None:
-            choose("head", head, HEADS)
-        self._frame = _arrange.tidy(frame)
-        self._arranged = arranged or _arrange.arrange(self._frame)
+            check_choice("head", head, HEADS)
+        self._frame = _arrange.tidy_frame(frame)
+        self._arranged = arranged or _arrange.arrange_runs(self._frame)
         self.recipes = {key: dict(value) for key, value in (recipes or {}).items()}
         if not isinstance(predictions, Predictions):
             predictions = Predictions(memory=predictions or ())
         self.predictions: Predictions = predictions
-        self.stored = Arrays() if arrays is None else arrays
+        self.stored = ProbeArrays() if arrays is None else arrays
         self._items: ItemSource = {} if items is None else items
         self._problems = tuple(problems)
         self.ledger = list(ledger)
@@ -101,7 +103,7 @@ class RunTable:
         stream = self.recipes.get(recipe, {}).get("stream")
         if isinstance(stream, Mapping) and stream.get("head") in HEADS:
             return str(stream["head"])
-        rows = self._frame[_arrange.judged(self._frame)]
+        rows = self._frame[_arrange.score_rows(self._frame)]
         found = rows.loc[rows["recipe"] == recipe, "head"].unique().tolist()
         if len(found) > 1:
             raise RecordError(
@@ -110,7 +112,7 @@ class RunTable:
             )
         return str(found[0]) if found else ""
 
-    def items(self, recipe: str, order: str = "") -> Items | None:
+    def items(self, recipe: str, order: str = "") -> EvaluationItems | None:
         """The test items of a recipe under an order, None if they were not kept."""
         if callable(self._items):
             return self._items(recipe, order)
@@ -139,7 +141,7 @@ class RunTable:
             raise bad("stage", f"one of {known}, after which {probe} stored arrays", k)
         return self.stored.get((*where, k), probe)
 
-    def kept_model(self, run: RunKey) -> Kept | None:
+    def kept_model(self, run: RunKey) -> ModelLocation | None:
         """What is kept of a run's model: a file, or what is in memory; None where nothing is."""
         return None if self._models is None else self._models(run)
 
@@ -148,12 +150,12 @@ class RunTable:
     @cached_property
     def figures(self) -> list[str]:
         """What each run is judged by: accuracy, or precision_weighted_jaccard for label sets."""
-        return _arrange.figures_of(self._frame, self._arranged)
+        return _arrange.run_figures(self._frame, self._arranged)
 
     @cached_property
     def full_matrix(self) -> Floats:
         """[run, stage, task] accuracy (see `figures`) of the head view, future tasks included."""
-        return _arrange.cube(self._frame, self._arranged, self.figures, self.heads)
+        return _arrange.score_cube(self._frame, self._arranged, self.figures, self.heads)
 
     @cached_property
     def matrix(self) -> Floats:
@@ -168,12 +170,14 @@ class RunTable:
     @cached_property
     def stages(self) -> dict[RunKey, list[int]]:
         """The stages after which each run was evaluated."""
-        return _arrange.stages_of(self._frame, self._arranged)
+        return _arrange.list_stages(self._frame, self._arranged)
 
     @property
     def diverged(self) -> dict[RunKey, int]:
         """Runs that diverged, with the first stage in which they did."""
-        rows = _arrange.ends(self._frame, "diverged") & (self._frame["value"].to_numpy() > 0)
+        rows = _arrange.end_of_stage_rows(self._frame, "diverged") & (
+            self._frame["value"].to_numpy() > 0
+        )
         stages: dict[RunKey, int] = {}
         stage = self._frame["stage"].to_numpy()[rows]
         for number, k in zip(self._arranged.run[rows], stage, strict=True):
@@ -188,7 +192,11 @@ class RunTable:
         return self._frame.copy(deep=False)
 
     def _like(
-        self, frame: pd.DataFrame, *, head: str | None, arranged: _arrange.Arranged | None = None
+        self,
+        frame: pd.DataFrame,
+        *,
+        head: str | None,
+        arranged: _arrange.RunArrangement | None = None,
     ) -> Self:
         return type(self)(
             frame, recipes=self.recipes, predictions=self.predictions, items=self._items,
@@ -203,8 +211,8 @@ class RunTable:
 
     def view(self, *, head: str) -> Self:
         """The same runs seen through another head: ``single`` or ``multi``."""
-        choose("head", head, HEADS)
-        rows = _arrange.judged(self._frame)
+        check_choice("head", head, HEADS)
+        rows = _arrange.score_rows(self._frame)
         found = [str(h) for h in self._frame.loc[rows, "head"].unique()]
         if head not in found:
             raise bad("head", f"a view that was recorded ({', '.join(found) or 'none'})", head)
@@ -223,7 +231,11 @@ class RunTable:
             allowed = set(values) if several else {values}
             have = self.run_labels if name == "label" else [getattr(r, name) for r in self.runs]
             for value in allowed - set(have):
-                raise _absent_seed(value, have) if name == "seed" else unknown(name, value, {*have})
+                raise (
+                    _raise_absent_seed(value, have)
+                    if name == "seed"
+                    else unknown(name, value, {*have})
+                )
             keep &= np.array([h in allowed for h in have], np.bool_)
         if wanted and not keep.any():
             raise bad("select", "values that some run has together", wanted)
@@ -245,16 +257,16 @@ class RunTable:
         ['LwF', 'ER']
         """
         named = [RunKey(*run) for run in runs]
-        frame = _arrange.run_by_run(self._frame, self._arranged, [run.recipe for run in named])
+        frame = _arrange.sort_by_run(self._frame, self._arranged, [run.recipe for run in named])
         wanted = set(named)
         if any(run not in wanted for run in self._arranged.runs):
-            arranged = _arrange.arrange(frame)
+            arranged = _arrange.arrange_runs(frame)
             frame = frame[np.array([r in wanted for r in arranged.runs], np.bool_)[arranged.run]]
         return self._like(frame, head=self._head)
 
 
-def _absent_seed(seed: Any, have: Sequence[Any]) -> BadArgument:
+def _raise_absent_seed(seed: Any, have: Sequence[Any]) -> BadArgument:
     known = sorted(set(have))
-    if len(known) > _FEW and isinstance(seed, (int, np.integer)):
-        known = sorted(sorted(known, key=lambda one: abs(one - int(seed)))[:_FEW])
+    if len(known) > _FEW_SEEDS and isinstance(seed, (int, np.integer)):
+        known = sorted(sorted(known, key=lambda one: abs(one - int(seed)))[:_FEW_SEEDS])
     return bad("seed", f"a seed of these runs, such as {', '.join(map(str, known))}", seed)

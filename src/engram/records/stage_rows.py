@@ -1,83 +1,273 @@
-"""The rows of many runs after one stage, which differ in their numbers only."""
+"""Scores after one stage as rows of the long table: of one run, or of many runs at once.
+
+A study of orders records a thousand runs per stage, each with test items in an order of its own.
+One after the other, most of the time would be spent on calling functions, not on counting.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from engram.errors import bad
-from engram.records.table import Rows
+from engram.records import head_views, prediction_scoring
+from engram.records.label_tree import label_views
+from engram.records.long_table import Rows
+from engram.records.predictions import as_float32_scores
+from engram.records.scored_items import Bools, EvaluationItems, Ints
 
 
-@dataclass
-class StageRows:
-    """Rows of R runs after one stage, [R, K]: what a probe returns.
+def record_stage(
+    rows: Rows, scores: Any, items: EvaluationItems, *, stage: int, average: str = "micro"
+) -> None:
+    """Add the rows of one run, which `rows` knows; see `add_stage`.
 
     Examples
     --------
-    >>> rows = StageRows(2)
-    >>> rows.add("steps", [7.0, 8.0])
-    >>> rows.add("accuracy", [[0.9, 0.5], [0.8, 0.4]], task=[0, 1], head="single")
-    >>> table = rows.rows(recipe="r", label="ER", seed=[0, 1], order="", stage=3).frame()
-    >>> table[["seed", "metric", "task", "value"]].values.tolist()[:3]
-    [[0, 'steps', -1, 7.0], [0, 'accuracy', 0, 0.9], [0, 'accuracy', 1, 0.5]]
+    >>> items = EvaluationItems(
+    ...     rows=[0, 1],
+    ...     task=[0, 1],
+    ...     targets=[0, 1],
+    ...     opening=[0, 1],
+    ...     visible=[[1, 0], [0, 1]],
+    ...     classes=[7, 3],
+    ... )
+    >>> rows = Rows(recipe="r", label="ER", seed=0)
+    >>> record_stage(rows, [[0.1, 2.0], [3.0, 4.0]], items, stage=1)
+    >>> table = rows.frame().query("metric == 'accuracy' and head == 'single'")
+    >>> table[["task", "value"]].values.tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
     """
+    found = Rows(runs=1)
+    add_stage(found, [scores], [items], stage=stage, average=average)
+    rows.add_stage(found, stage=stage)
 
-    runs: int
-    _metric: list[str] = field(default_factory=list)
-    _head: list[str] = field(default_factory=list)
-    _numbers: dict[str, list[Any]] = field(
-        default_factory=lambda: {name: [] for name in ("value", "task", "cls", "step")}
+
+def stacking_key(items: EvaluationItems, stage: int) -> Any:
+    """Runs whose items are of one form can be counted together; None: each alone."""
+    if items.multilabel or items.targets.shape[1] != 1 or items.targets.min(initial=0) < 0:
+        return None
+    cells = np.count_nonzero(np.bincount(items.task * items.width + items.targets[:, 0]))
+    opened = int((items.opening <= stage).sum())
+    return len(items), items.tasks, items.width, int(cells), opened
+
+
+def add_stage(
+    rows: Rows,
+    scores: Sequence[Any],
+    items: Sequence[EvaluationItems],
+    *,
+    stage: int,
+    average: str,
+) -> None:
+    """Add accuracy, class_accuracy, class_count and predicted rows of every head view.
+
+    Items with sets of labels have no accuracy: precision_weighted_jaccard rows of each task take
+    its place, and the three scores of label sets over all seen items follow with task -1, as does
+    the class_accuracy of each label over all seen items: an image that several tasks test counts
+    once there.
+
+    Parameters
+    ----------
+    scores, items
+        [n, C] of each run; all items must be of one `stacking_key`. Scores are judged as they are,
+        before anything is rounded. Stored predictions, which hold what was decided, repeat every
+        number.
+    """
+    counts = make_counts(items, stage)
+    every = np.stack([as_float32_scores(one) for one in scores])  # [R, n, C]
+    for head in items[0].heads:
+        said = counts.decide(every, head)
+        add_predicted(rows, said, counts, stage=stage, head=head, average=average)
+    if stage == 0:
+        cells, place = counts.cells
+        rows.add("class_count", counts.number[cells], **place)
+
+
+def add_predicted(
+    rows: Rows,
+    said: npt.NDArray[Any],
+    counts: PredictionCounts,
+    *,
+    stage: int,
+    head: str,
+    average: str = "micro",
+    score: str | None = None,
+) -> None:
+    """Add the rows of one head view from predicted columns [R, n] or label sets [R, n, C].
+
+    `score` is what each task is judged by, and the name of those rows; default ``accuracy``, or
+    ``precision_weighted_jaccard`` for label sets.
+    """
+    first = counts.items[0]
+    figure = score or prediction_scoring.figure_of(first)
+    by_class = counts.class_accuracy(said)  # [R, T, C]
+    if average == "macro" and figure == "accuracy":
+        value = head_views.macro_average(by_class)
+    else:
+        value = counts.task_figure(said, figure)
+    if first.multilabel:
+        for name in head_views.SET_SCORES:
+            rows.add(name, counts.overall(said, name), head=head)
+    cells, place = counts.cells
+    rows.add(figure, value, task=np.arange(first.tasks), head=head)
+    flat = by_class.reshape(len(by_class), -1)
+    rows.add("class_accuracy", flat[cells], head=head, **place)
+    # In the multi view a column of a later task cannot be predicted for a seen task's item.
+    opened, classes = counts.opened
+    if first.multilabel:
+        once = np.stack([head_views.label_recall(one, first, stage=stage) for one in said])
+        rows.add("class_accuracy", once[opened], cls=classes, head=head)
+        views_of = [label_views(one, first, stage=stage) for one in said]
+        for name in views_of[0]:
+            rows.add(name, [one[name] for one in views_of], head=head)
+    rows.add("predicted", counts.predicted_share(said)[opened], cls=classes, head=head)
+
+
+class PredictionCounts(Protocol):
+    """What can be counted of the predictions of R runs."""
+
+    items: Sequence[EvaluationItems]
+    stage: int
+    number: Ints  # [R, T * C] items in each cell of the class table
+
+    @property
+    def cells(self) -> tuple[Any, dict[str, Any]]:
+        """Where a class table [R, T * C] has items, and task and class of these places."""
+
+    @property
+    def opened(self) -> tuple[Any, Ints]:
+        """The open columns of [R, C], and their classes."""
+
+    def decide(self, scores: npt.NDArray[Any], head: str) -> npt.NDArray[Any]: ...
+
+    def class_accuracy(self, said: npt.NDArray[Any]) -> head_views.Floats: ...
+
+    def task_figure(self, said: npt.NDArray[Any], figure: str) -> head_views.Floats: ...
+
+    def overall(self, said: npt.NDArray[Any], score: str) -> head_views.Floats: ...
+
+    def predicted_share(self, said: npt.NDArray[Any]) -> head_views.Floats: ...
+
+
+def make_counts(items: Sequence[EvaluationItems], stage: int) -> PredictionCounts:
+    """Counts of runs whose items are of one form."""
+    return (
+        _CountsOfOneRun(items, stage)
+        if stacking_key(items[0], stage) is None
+        else _CountsOfRuns(items, stage)
     )
 
-    def add(
-        self, metric: str | Sequence[str], value: Any, *, task: Any = -1, cls: Any = -1,
-        step: Any = -1, head: str = "",
-    ) -> None:  # fmt: skip
-        """Values [R, k], or [R] for one row, with places that are broadcast to that shape."""
-        value = _array(value)
-        value = value[:, None] if value.ndim == 1 else value
-        if value.ndim != 2 or len(value) != self.runs:
-            raise bad(
-                "value", f"numbers [{self.runs}] or [{self.runs}, k], run by run", value.shape
+
+class _CountsBase:
+    def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
+        self.items, self.stage = items, stage
+        self.number: Ints = np.empty((len(items), 0), np.int64)
+
+    @functools.cached_property
+    def cells(self) -> tuple[Any, dict[str, Any]]:
+        runs, width = np.arange(len(self.items))[:, None], self.items[0].width
+        cells = _true_places(self.number > 0)  # [R, m]
+        task, column = np.divmod(cells, width)
+        return (runs, cells), {"task": task, "cls": self._classes[runs, column]}
+
+    @functools.cached_property
+    def opened(self) -> tuple[Any, Ints]:
+        runs = np.arange(len(self.items))[:, None]
+        columns = _true_places(np.stack([one.opening <= self.stage for one in self.items]))
+        return (runs, columns), self._classes[runs, columns]
+
+    @functools.cached_property
+    def _classes(self) -> Ints:
+        return np.stack([one.classes for one in self.items])  # [R, C]
+
+
+def _true_places(mask: Bools) -> Ints:
+    """[R, k] places of the k true entries of each row, ascending."""
+    return np.nonzero(mask)[1].reshape(len(mask), -1)
+
+
+class _CountsOfOneRun(_CountsBase):
+    """Label sets, items with several labels or none: one run at a time."""
+
+    def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
+        super().__init__(items, stage)
+        (self.one,) = items
+        nothing = np.zeros(len(self.one), np.int64)
+        self.number = head_views.class_table(nothing, self.one).number.reshape(1, -1)
+
+    def decide(self, scores: npt.NDArray[Any], head: str) -> npt.NDArray[Any]:
+        return prediction_scoring.decide_predictions(scores, self.one, stage=self.stage, head=head)
+
+    def class_accuracy(self, said: npt.NDArray[Any]) -> head_views.Floats:
+        return head_views.class_table(said[0], self.one).accuracy[None]
+
+    def task_figure(self, said: npt.NDArray[Any], figure: str) -> head_views.Floats:
+        return prediction_scoring.task_figure(said[0], self.one, stage=self.stage, figure=figure)[
+            None
+        ]
+
+    def overall(self, said: npt.NDArray[Any], score: str) -> head_views.Floats:
+        found = head_views.overall_set_score(said[0], self.one, stage=self.stage, score=score)
+        return np.asarray(found)[None]
+
+    def predicted_share(self, said: npt.NDArray[Any]) -> head_views.Floats:
+        return head_views.predicted_share(said[0], self.one, stage=self.stage)[None]
+
+
+class _CountsOfRuns(_CountsBase):
+    """One label per item: the items of R runs, one axis more than those of one run."""
+
+    def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
+        super().__init__(items, stage)
+        self.runs, self.tasks, self.width = len(items), items[0].tasks, items[0].width
+        self.task = np.stack([one.task for one in items])  # [R, n]
+        self.target = np.stack([one.targets[:, 0] for one in items])  # [R, n]
+        self._cell = self.task * self.width + self.target  # [R, n] of the flat class table
+        everything = np.ones(self.task.shape, np.bool_)
+        self.number = self._count(self._cell, everything, self.tasks * self.width)
+
+    def _count(self, place: npt.NDArray[Any], which: Bools, size: int) -> Ints:
+        """[R, size] how often each place [R, n] occurs among the chosen items of each run."""
+        own = place + np.arange(self.runs)[:, None] * size
+        found = np.bincount(own[which], minlength=self.runs * size)
+        return found.reshape(self.runs, size)
+
+    def decide(self, scores: npt.NDArray[Any], head: str) -> Ints:
+        """As `views.predict`, [R, n]."""
+        if head == "multi":
+            visible = np.stack([one.visible for one in self.items])  # [R, T, C]
+            mask = visible[np.arange(self.runs)[:, None], self.task]  # [R, n, C]
+        else:
+            mask = np.stack([one.opening <= self.stage for one in self.items])[:, None, :]
+        return head_views.best_open_columns(scores, mask)
+
+    def class_accuracy(self, said: npt.NDArray[Any]) -> head_views.Floats:
+        right = self._count(self._cell, said == self.target, self.tasks * self.width)
+        return head_views.divide_counts(right, self.number).reshape(
+            self.runs, self.tasks, self.width
+        )
+
+    def task_figure(self, said: npt.NDArray[Any], figure: str) -> head_views.Floats:
+        if figure != head_views.FIGURES[0]:
+            one = prediction_scoring.task_figure(
+                said[0], self.items[0], stage=self.stage, figure=figure
             )
-        names = [metric] * value.shape[1] if isinstance(metric, str) else list(metric)
-        if len(names) != value.shape[1]:
-            raise bad("metric", f"a name for each of {value.shape[1]} columns", names)
-        self._metric += names
-        self._head += [head] * len(names)
-        for name, one in (("value", value), ("task", task), ("cls", cls), ("step", step)):
-            self._numbers[name].append(np.broadcast_to(_array(one), value.shape))
+            return one[None]  # never: single labels have no other figure, which is said there
+        everything = np.ones(self.task.shape, np.bool_)
+        size = self._count(self.task, everything, self.tasks)
+        return head_views.divide_counts(
+            self._count(self.task, said == self.target, self.tasks), size
+        )
 
-    def extend(self, other: StageRows, prefix: str = "") -> None:
-        """Add the rows of another collection, their metrics with a prefix."""
-        if other.runs != self.runs:
-            raise bad("rows", f"rows of {self.runs} runs", other.runs)
-        self._metric += [prefix + name for name in other._metric]
-        self._head += other._head
-        for name, parts in other._numbers.items():
-            self._numbers[name] += parts
+    def overall(self, said: npt.NDArray[Any], score: str) -> head_views.Floats:
+        found = head_views.overall_set_score(said, self.items[0], stage=self.stage, score=score)
+        return np.asarray(found)
 
-    def rows(self, *, recipe: Any, label: Any, seed: Any, order: Any, stage: int) -> Rows:
-        """The long table of all runs, one run after the other; who they are comes as [R] each."""
-        who = {"recipe": recipe, "label": label, "seed": seed, "order": order}
-        apart = {k: v if isinstance(v, str) else np.asarray(v)[:, None] for k, v in who.items()}
-        rows = Rows()
-        if self._metric:
-            numbers = {k: np.concatenate(parts, axis=1) for k, parts in self._numbers.items()}
-            rows.add_array(self._metric, stage=stage, head=self._head, **apart, **numbers)
-        return rows
-
-    def __len__(self) -> int:
-        """K, the rows of one run."""
-        return len(self._metric)
-
-
-def _array(value: Any) -> Any:
-    """Numbers of any kind as an array on the host."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    return np.asarray(value)
+    def predicted_share(self, said: npt.NDArray[Any]) -> head_views.Floats:
+        seen = self.task <= self.stage
+        size = np.maximum(seen.sum(1), 1)[:, None]
+        return np.asarray(self._count(said, seen, self.width) / size)

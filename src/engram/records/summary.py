@@ -1,4 +1,6 @@
-"""Tables of a Result: metrics, costs, classes, and the text it prints as."""
+"""Tables of a Result and the text it prints as: metrics, costs, classes, probes, searches, runs
+without numbers.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.records import arrange
-from engram.records.arrange import Floats
-from engram.records.judging import average_name, learning_name
-from engram.records.metric_values import (
-    CURRENT,
-    HELD_OUT,
-    recorded_views,
-)
-from engram.records.searched import searched_in_words
-from engram.records.views import FIGURES, SET_SCORES
-from engram.spelling import plural
+from engram.errors import plural
+from engram.records import run_arrays
+from engram.records.head_views import FIGURES, SET_SCORES
+from engram.records.long_table import TEXT_COLUMNS
+from engram.records.prediction_scoring import average_name, learning_name
+from engram.records.run_arrays import Floats
+from engram.records.run_metrics import CURRENT_TASK, HELD_OUT, recorded_views
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +38,7 @@ def summary(result: Result, *, definition: str, stage: int | None) -> pd.DataFra
     options = {"forgetting": {"definition": definition}}
     names = summary_names(result)
     values = {n: result.metric(n, stage=stage, **options.get(n, {})) for n in names}
-    main = main_values(result, values)
+    main = choose_main_values(result, values)
     labels = np.array(result.run_labels, dtype=object)
     broken = set(result.diverged)
     rows = []
@@ -67,24 +65,24 @@ def summary_names(result: Result) -> list[str]:
     """
     figures = [name for name in FIGURES if name in result.figures] or [FIGURES[0]]
     first, last = map(average_name, figures), map(learning_name, figures)
-    now = [CURRENT] if any(name in SET_SCORES for name in figures) else []
+    now = [CURRENT_TASK] if any(name in SET_SCORES for name in figures) else []
     return [*first, *now, "forgetting", "backward_transfer", *last]
 
 
-def plain_names(result: Result) -> list[str]:
+def plain_metric_names(result: Result) -> list[str]:
     """Every metric that needs no choice of a definition, by the figures of the runs."""
     figures = [name for name in FIGURES if name in result.figures] or [FIGURES[0]]
     first = [average_name(name) for name in figures]
     if any(name in SET_SCORES for name in figures):  # all scores of sets over all rows are there
         first += [name for name in reversed(SET_SCORES) if name not in first]
-        first += [CURRENT, *recorded_views(result)]
+        first += [CURRENT_TASK, *recorded_views(result)]
     last = ["forward_transfer"] if FIGURES[0] in figures else []
     known = result._frame["metric"].cat.categories
     last += [name for name in HELD_OUT.values() if name in known]
     return [*first, *map(learning_name, figures), "backward_transfer", *last]
 
 
-def main_values(result: Result, values: Mapping[str, Floats]) -> Floats:
+def choose_main_values(result: Result, values: Mapping[str, Floats]) -> Floats:
     """[run] of some metrics [run] each, the one that sums up the run."""
     pairs = enumerate(map(average_name, result.figures))
     return np.array([values[name][number] for number, name in pairs])
@@ -98,15 +96,15 @@ def mean_std(values: Floats) -> tuple[float, float]:
     return float(metrics.mean(known)), float(metrics.std(known))
 
 
-def cost(result: Result) -> pd.DataFrame:
+def cost_table(result: Result) -> pd.DataFrame:
     """Time, steps, and all that a run holds by kind, mean over runs, one line per label."""
     import pandas as pd
 
     frame, arranged = result._frame, result._arranged
     columns = {
-        name: arrange.per_run(frame, arranged, name, how)
+        name: run_arrays.reduce_stages(frame, arranged, name, how)
         for name, how in _COSTS.items()
-        if arrange.ends(frame, name).any()
+        if run_arrays.end_of_stage_rows(frame, name).any()
     }
     table = pd.DataFrame({"label": result.run_labels, **columns})
     return table.groupby("label", sort=False).mean()
@@ -120,7 +118,7 @@ def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
     import pandas as pd
 
     frame, arranged = result._frame, result._arranged
-    wanted = arrange.own_rows(frame, arranged, "class_accuracy", result.heads)
+    wanted = run_arrays.own_rows(frame, arranged, "class_accuracy", result.heads)
     last = result.tasks - 1 if stage is None else np.where(stage < 0, result.tasks + stage, stage)
     wanted &= frame["stage"].to_numpy() == last[arranged.run]
     over_all = frame["task"].to_numpy() == -1
@@ -129,7 +127,7 @@ def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
     wanted &= over_all | ~pooled[arranged.run]
     wanted &= frame["value"].notna().to_numpy()  # a label that no test row has
     rows = frame.loc[wanted, ["task", "cls", "value"]].assign(run=arranged.run[wanted])
-    counted = arrange.ends(frame, "class_count")
+    counted = run_arrays.end_of_stage_rows(frame, "class_count")
     counts = frame.loc[counted, ["task", "cls", "value"]].assign(run=arranged.run[counted])
     joined = rows.merge(counts, on=["run", "task", "cls"], how="left", suffixes=("", "_count"))
     weight = joined["value_count"].fillna(1.0)
@@ -162,7 +160,7 @@ def headline(result: Result) -> str:
     return f"Result: {plural(len(result.runs), 'run')}, {tasks}, {heads} head view"
 
 
-def describe(result: Result) -> str:
+def describe_result(result: Result) -> str:
     """Text of a Result: size, one line per label, and what went wrong."""
     if not result.runs:
         return "Result(no runs)"
@@ -173,7 +171,9 @@ def describe(result: Result) -> str:
     titles = [f"{name:>18}" for name in names]
     lines.append("  " + " ".join([f"{'method':{width}}", f"{'runs':>4}", *titles]))
     for label, row in table.iterrows():
-        cells = [f"{_cell(row[name], row[f'{name}_std']):>{max(18, len(name))}}" for name in names]
+        cells = [
+            f"{_format_cell(row[name], row[f'{name}_std']):>{max(18, len(name))}}" for name in names
+        ]
         lines.append("  " + " ".join([f"{label!s:{width}}", f"{int(row['runs']):4d}", *cells]))
     unfinished = int((table["runs"] - table["finished"]).sum())
     if unfinished:
@@ -183,13 +183,161 @@ def describe(result: Result) -> str:
     used = {run.recipe for run in result.runs}
     lines += [
         f"  {words}"
-        for words in searched_in_words({k: v for k, v in result.recipes.items() if k in used})
+        for words in describe_search({k: v for k, v in result.recipes.items() if k in used})
     ]
     lines += [f"  could not read: {problem}" for problem in result.problems]
     return "\n".join(lines)
 
 
-def _cell(mean: float, std: float) -> str:
+def _format_cell(mean: float, std: float) -> str:
     if np.isnan(mean):
         return "-"
     return f"{mean:.3f}" if np.isnan(std) else f"{mean:.3f} ± {std:.3f}"
+
+
+# ------------------------------------------------------------------------------------------------
+# Runs of a search: what they were judged on, in words, wherever their numbers are shown.
+
+
+def search_facts(recipe: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The rows that a trial of a search is judged on, and its number of tasks; None for others.
+
+    Examples
+    --------
+    >>> search_facts({"stream": {"kind": "joint", "search": {"tasks": 3, "on": "valid"}}})
+    ('valid', 3)
+    """
+    stream = recipe.get("stream")
+    found = stream.get("search") if isinstance(stream, Mapping) else None
+    if not isinstance(found, Mapping):
+        return None
+    return str(found.get("on", "valid")), int(found.get("tasks", 0))
+
+
+def describe_search(recipes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What must be said about the numbers of trials; nothing where there are none.
+
+    Examples
+    --------
+    >>> describe_search({"a": {"stream": {"search": {"tasks": 3, "on": "test"}}}})
+    ['1 recipe is a trial of a search on TEST ROWS of the first 3 tasks: ...']
+    """
+    counts: dict[tuple[str, int], int] = {}
+    for recipe in recipes.values():
+        if (found := search_facts(recipe)) is not None:
+            counts[found] = counts.get(found, 0) + 1
+    words = []
+    for (on, tasks), count in sorted(counts.items()):
+        who = "1 recipe is a trial" if count == 1 else f"{count} recipes are trials"
+        first = "the first task" if tasks == 1 else f"the first {tasks} tasks"
+        it = "it" if count == 1 else "them"
+        if on == "test":
+            rest = f"on TEST ROWS of {first}: whatever is chosen by {it} has no test accuracy"
+        else:
+            rest = f"on validation rows of {first}: no result here is on test rows"
+        words.append(f"{who} of a search {rest}")
+    return words
+
+
+# ------------------------------------------------------------------------------------------------
+# Runs that enter no mean, in words.
+
+
+def describe_excluded_runs(result: Result, stage: int | None = None) -> list[str]:
+    """One line for each label some of whose runs have no numbers after a stage (default: last).
+
+    Examples
+    --------
+    >>> from engram.records import Result, Rows
+    >>> rows = Rows(recipe="r", label="ER", seed=0)
+    >>> rows.add_array(
+    ...     "accuracy", [[0.9, 0.5], [0.7, 0.8]], head="single", stage=[[0], [1]], task=[0, 1]
+    ... )
+    >>> more = Rows(recipe="r", label="ER", seed=1)
+    >>> more.add_array("accuracy", [0.9, 0.5], head="single", stage=0, task=[0, 1])
+    >>> rows.extend(more)
+    >>> describe_excluded_runs(Result(rows.frame()))
+    ['ER: 1 of 2 runs is left out of every mean: 1 not finished']
+    """
+    last = result.tasks - 1 if stage is None else np.minimum(result.tasks - 1, stage)
+    rows = zip(result.matrix, last, strict=True)
+    known = np.array([0 <= k < len(m) and bool(np.isfinite(m[k]).any()) for m, k in rows])
+    lost = np.array([run in result.diverged for run in result.runs], dtype=bool)
+    labels, found = np.array(result.run_labels, dtype=object), []
+    for label in result.labels:
+        own = labels == label
+        diverged, short = int((own & ~known & lost).sum()), int((own & ~known & ~lost).sum())
+        parts = [f"{diverged} diverged"] * bool(diverged) + [f"{short} not finished"] * bool(short)
+        if parts:
+            verb = "is" if diverged + short == 1 else "are"
+            count = f"{diverged + short} of {plural(int(own.sum()), 'run')}"
+            found.append(f"{label}: {count} {verb} left out of every mean: {', '.join(parts)}")
+    return found
+
+
+def runs_at_stage(result: Result, stage: int | None = None) -> list[int]:
+    """Places of the runs that have come to a stage (default: the last of their stream)."""
+    last = result.tasks - 1 if stage is None else np.full(len(result), stage)
+    return [i for i, run in enumerate(result.runs) if int(last[i]) in result.stages[run]]
+
+
+# ------------------------------------------------------------------------------------------------
+# What probes measured, summed up over runs.
+
+
+PLACE = ("head", "task", "cls")
+COLUMNS = ("label", "metric", *PLACE, "stage", "mean", "std", "runs")
+
+
+def is_probe_row(frame: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """[rows] the end-of-stage rows of probes: their metrics are ``probe/metric``."""
+    words = frame["metric"].astype("category").cat
+    own = np.array(["/" in w and not w.startswith("loss/") for w in words.categories], np.bool_)
+    codes = words.codes.to_numpy()
+    if not len(own):
+        return np.zeros(len(frame), np.bool_)
+    return np.asarray(own[codes] & (frame["step"].to_numpy() == -1))
+
+
+def probe_table(result: Result) -> pd.DataFrame:
+    """One line per label, metric, place and stage; see `Result.probes`."""
+    frame, chosen = result._frame, is_probe_row(result._frame)
+    labels = np.array(result.run_labels, dtype=object)[result._arranged.run[chosen]]
+    return summarise_runs(frame[chosen].assign(label=labels))
+
+
+def summarise_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mean and sample standard deviation over the runs of each label; NaN values do not count."""
+    texts = [name for name in TEXT_COLUMNS if name in rows]
+    rows = rows.astype(dict.fromkeys(texts, str))
+    groups = rows.groupby(list(COLUMNS[:6]), sort=False)["value"]
+    found = groups.agg(mean="mean", std="std", runs="count").reset_index()
+    order = dict.fromkeys(zip(found["label"], found["metric"], strict=True))
+    rank = {pair: i for i, pair in enumerate(order)}
+    place = [rank[pair] for pair in zip(found["label"], found["metric"], strict=True)]
+    found = found.assign(place=place).sort_values(["place", *PLACE, "stage"], kind="stable")
+    return found.drop(columns="place")[list(COLUMNS)].reset_index(drop=True)
+
+
+def describe_places(table: pd.DataFrame, class_names: Mapping[int, str]) -> list[str]:
+    """Where each line of a `summarise_runs` table belongs, in words."""
+    columns = zip(table["head"], table["task"], table["cls"], strict=True)
+    return [describe_place(head, int(task), int(cls), class_names) for head, task, cls in columns]
+
+
+def describe_place(
+    head: str, task: int, cls: int, class_names: Mapping[int, str] | None = None
+) -> str:
+    """Where a number belongs, in words; "" for one of the whole stage.
+
+    Examples
+    --------
+    >>> describe_place("single", 2, -1), describe_place("", -1, 7)
+    ('task 3, single', 'class 7')
+    """
+    words = []
+    if task >= 0:
+        words.append(f"task {task + 1}")
+    if cls >= 0:
+        words.append(f"class {(class_names or {}).get(cls, cls)}")
+    return ", ".join([*words, *([head] if head else [])])

@@ -14,15 +14,21 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engram.report.digest import Floats
-from engram.report.style import Style, as_plot_text, shorten
+from engram.report.method_styles import Style, as_plot_text, shorten
+from engram.report.report_data import Floats
 
 # From pale to deep blue through one hue, readable without colour vision and on either page.
-SCALE = [[0.0, "#f3efe4"], [0.25, "#c9d6df"], [0.5, "#7fb0d0"], [0.75, "#2f7fb5"], [1.0, "#0b3c68"]]
+COLOR_SCALE = [
+    [0.0, "#f3efe4"],
+    [0.25, "#c9d6df"],
+    [0.5, "#7fb0d0"],
+    [0.75, "#2f7fb5"],
+    [1.0, "#0b3c68"],
+]
 DARK_FROM = 0.62  # of the scale: white text from here on
 
 
-def blank(x: str, y: str, *, height: int = 340, **layout: Any) -> go.Figure:
+def empty_figure(x: str, y: str, *, height: int = 340, **layout: Any) -> go.Figure:
     """An empty figure with titled axes."""
     figure = go.Figure()
     figure.update_layout(
@@ -48,7 +54,7 @@ def _name(name: str) -> str:
     return as_plot_text(shorten(name, 40))
 
 
-def heat_map(
+def draw_heat_map(
     views: Mapping[str, tuple[Floats, Floats]], *, name: str | None = None, figure: str = "accuracy"
 ) -> go.Figure:
     """Accuracy, or another `figure`, after each stage (down) on each task (across).
@@ -60,25 +66,25 @@ def heat_map(
     """
     tasks = max(mean.shape[1] for mean, _ in views.values())
     words = f"stage %{{y}}, task %{{x}}<br>{figure} %{{z:.3f}} ± %{{customdata:.3f}}<extra></extra>"
-    drawn = blank("task", "after stage", height=120 + min(300, max(150, 26 * tasks)))
+    drawn = empty_figure("task", "after stage", height=120 + min(300, max(150, 26 * tasks)))
     for number, (head, (mean, std)) in enumerate(views.items()):
         ticks = [str(i + 1) for i in range(tasks)]
         drawn.add_trace(
             go.Heatmap(
                 z=mean, x=ticks[: mean.shape[1]], y=ticks[: mean.shape[0]], customdata=std,
-                zmin=0, zmax=1, colorscale=SCALE, showscale=False, xgap=2, ygap=2,
+                zmin=0, zmax=1, colorscale=COLOR_SCALE, showscale=False, xgap=2, ygap=2,
                 hoverongaps=False, visible=number == 0, meta=_meta(name, head),
                 hovertemplate=words,
             )
         )  # fmt: skip
         if tasks <= 10:
-            drawn.add_trace(_numbers(mean, ticks, visible=number == 0, meta=_meta(name, head)))
+            drawn.add_trace(_add_numbers(mean, ticks, visible=number == 0, meta=_meta(name, head)))
     drawn.update_yaxes(autorange="reversed", type="category", showgrid=False, nticks=12)
     drawn.update_xaxes(type="category", showgrid=False, nticks=12)
     return drawn
 
 
-def _numbers(mean: Floats, ticks: Sequence[str], **common: Any) -> go.Scatter:
+def _add_numbers(mean: Floats, ticks: Sequence[str], **common: Any) -> go.Scatter:
     """The values as text over a heat map; plotly's own choice of text colour is hard to read."""
     where = np.argwhere(np.isfinite(mean)).tolist()  # pairs of stage and task
     values = mean[np.isfinite(mean)]
@@ -90,7 +96,7 @@ def _numbers(mean: Floats, ticks: Sequence[str], **common: Any) -> go.Scatter:
     )  # fmt: skip
 
 
-def lines(
+def draw_lines(
     table: pd.DataFrame,
     looks: Mapping[str, Style],
     *,
@@ -112,7 +118,7 @@ def lines(
     log
         Draws a logarithmic axis of values.
     """
-    figure = blank(x, y, height=height)
+    figure = empty_figure(x, y, height=height)
     dense = len(table) and table.groupby(["name", "head"]).size().max() > 30
     for (name, head), rows in table.groupby(["name", "head"], sort=False):
         look = looks[str(name)]
@@ -143,7 +149,7 @@ def lines(
     return figure
 
 
-def points(
+def draw_points(
     table: pd.DataFrame,
     looks: Mapping[str, Style],
     *,
@@ -154,23 +160,28 @@ def points(
     height: int = 420,
 ) -> go.Figure:
     """One marker per method; the table has columns name, head, x, y, x_std, y_std, extra."""
-    figure = blank(x, y, height=height)
+    figure = empty_figure(x, y, height=height)
     for row in table.to_dict("records"):
         name, look = str(row["name"]), looks[str(row["name"])]
         more = [f"{extra} %{{customdata:.4~g}}"] if extra else []
         figure.add_trace(
             go.Scatter(
-                x=[row["x"]], y=[row["y"]], name=_name(name), mode="markers",
-                customdata=[row.get("extra")], meta=_meta(name, str(row["head"])),
+                x=[row["x"]],
+                y=[row["y"]],
+                name=_name(name),
+                mode="markers",
+                customdata=[row.get("extra")],
+                meta=_meta(name, str(row["head"])),
                 marker={"symbol": look.symbol, "size": size, "color": look.color},
-                error_x=_bar(row.get("x_std"), look), error_y=_bar(row.get("y_std"), look),
+                error_x=_error_bar(row.get("x_std"), look),
+                error_y=_error_bar(row.get("y_std"), look),
                 hovertemplate=_hover(name, f"{x} %{{x:.4~g}}", f"{y} %{{y:.4~g}}", *more),
             )
-        )  # fmt: skip
+        )
     return figure
 
 
-def _bar(spread: Any, look: Style) -> dict[str, Any] | None:
+def _error_bar(spread: Any, look: Style) -> dict[str, Any] | None:
     if spread is None or not np.isfinite(spread):
         return None
     return {"array": [spread], "thickness": 1, "width": 3, "color": look.color}
@@ -214,12 +225,12 @@ QUADRANTS = (
 )
 
 
-def transfer_plane(table: pd.DataFrame, looks: Mapping[str, Style]) -> go.Figure:
+def draw_transfer_plane(table: pd.DataFrame, looks: Mapping[str, Style]) -> go.Figure:
     """Forgetting (x) against intransigence (y), the four quadrants named, distances on hover."""
-    figure = points(
+    figure = draw_points(
         table, looks, x="forgetting", y="intransigence", extra="distance to the origin", height=460
     )
-    reach = _reach(table, "x"), _reach(table, "y")
+    reach = _axis_limit(table, "x"), _axis_limit(table, "y")
     for axis, limit in zip((figure.update_xaxes, figure.update_yaxes), reach, strict=True):
         axis(range=[-limit, limit])
     figure.add_hline(y=0, line={"width": 1, "color": "#8A8A8A"})
@@ -233,16 +244,16 @@ def transfer_plane(table: pd.DataFrame, looks: Mapping[str, Style]) -> go.Figure
     return figure
 
 
-def _reach(table: pd.DataFrame, column: str) -> float:
+def _axis_limit(table: pd.DataFrame, column: str) -> float:
     spread = table[f"{column}_std"].fillna(0) if f"{column}_std" in table else 0
     return max(0.05, 1.25 * float((table[column].abs() + spread).max()))
 
 
-def violins(
+def draw_violins(
     table: pd.DataFrame, looks: Mapping[str, Style], short: Mapping[str, str], *, y: str
 ) -> go.Figure:
     """A violin per method of a table with the columns name, head, value, each order a dot."""
-    figure = blank("", y, height=400)
+    figure = empty_figure("", y, height=400)
     for (name, head), rows in table.groupby(["name", "head"], sort=False):
         look = looks[str(name)]
         figure.add_trace(
@@ -250,7 +261,7 @@ def violins(
                 y=rows["value"].to_numpy(), x0=as_plot_text(short[str(name)]),
                 name=_name(str(name)), meta=_meta(str(name), str(head)), points="all", pointpos=0,
                 jitter=0.35, box={"visible": False}, meanline={"visible": True}, spanmode="hard",
-                line={"color": look.color, "width": 1.5}, fillcolor=_faint(look.color),
+                line={"color": look.color, "width": 1.5}, fillcolor=_faint_color(look.color),
                 marker={"size": 5, "color": look.color, "symbol": look.symbol, "opacity": 0.8},
                 hoveron="points", hovertemplate=_hover(str(name), f"{y} %{{y:.3f}}"),
             )
@@ -259,12 +270,12 @@ def violins(
     return figure
 
 
-def _faint(color: str) -> str:
+def _faint_color(color: str) -> str:
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.22)"
 
 
-def log_axis_with_zero(figure: go.Figure, values: Sequence[float]) -> None:
+def set_log_axis_with_zero(figure: go.Figure, values: Sequence[float]) -> None:
     """A logarithmic x axis on which zeros stand at the left edge, marked 0.
 
     Keeping nothing is a legitimate cost, and costs span many powers of ten.

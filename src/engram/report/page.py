@@ -1,4 +1,4 @@
-"""The one self-contained page: everything it shows and runs is inside the file."""
+"""The report as one self-contained HTML page, and the markup of its tables and swatches."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jinja2
+import numpy as np
 import plotly.offline
 import yaml
 from markupsafe import Markup
 
 from engram import __version__
-from engram.disk import make_folders
-from engram.errors import bad
-from engram.records.files import write_text
-from engram.records.searched import searched_in_words
-from engram.report import listing
-from engram.report.aggregate import about
-from engram.report.digest import Digest, digest
-from engram.report.figures import SCALE
-from engram.report.inputs import ReportInput
-from engram.report.markup import forgetting_cells, script_json, swatch, table_rows
-from engram.report.section import DrawnMethods, Section
-from engram.report.sections import all_sections, choose_cast, every_panel
-from engram.report.tables import Table, render
-from engram.spelling import plural
+from engram.errors import bad, plural
+from engram.io import make_folders, write_text
+from engram.records.summary import describe_search
+from engram.report import report_tables
+from engram.report.figures import COLOR_SCALE
+from engram.report.method_styles import Style
+from engram.report.plot_tables import describe_streams
+from engram.report.report_data import DEFINITIONS, ReportData, build_report_data
+from engram.report.report_inputs import ReportInput
+from engram.report.section_types import DrawnMethods, Section
+from engram.report.sections import build_sections, choose_methods, list_panels
+from engram.report.table import Column, Table, format_cell, is_missing, render_table
 
 MOST_RECIPES = 200
 
@@ -52,7 +51,7 @@ def build(inputs: ReportInput, out: str | os.PathLike[str], *, title: str | None
     --------
     >>> import tempfile
     >>> import pandas as pd
-    >>> from engram.report.inputs import COLUMNS
+    >>> from engram.report.report_inputs import COLUMNS
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = build(ReportInput(pd.DataFrame(columns=list(COLUMNS))), f"{folder}/report.html")
     ...     "No accuracies were recorded." in path.read_text(encoding="utf-8")
@@ -63,21 +62,21 @@ def build(inputs: ReportInput, out: str | os.PathLike[str], *, title: str | None
     path = Path(out)
     if path.is_dir():
         raise bad("out", "the path of a file", f"the directory {str(path)!r}")
-    text = page(inputs, title=title)
+    text = render_page(inputs, title=title)
     make_folders(path.parent)
     # By rename: a reader never sees half a page, and a failure leaves the old one.
     return write_text(path, text)
 
 
-def page(inputs: ReportInput, *, title: str | None = None) -> str:
+def render_page(inputs: ReportInput, *, title: str | None = None) -> str:
     """The report as text."""
-    facts = digest(inputs)
-    cast = choose_cast(facts)
-    built = all_sections(facts, cast)
-    tables = listing.all_tables(inputs, facts)
-    shown = {table.name: listing.on_page(table) for table in tables}
+    facts = build_report_data(inputs)
+    cast = choose_methods(facts)
+    built = build_sections(facts, cast)
+    tables = report_tables.build_tables(inputs, facts)
+    shown = {table.name: report_tables.limit_rows(table) for table in tables}
     views = head_views(facts)
-    own = own_head(inputs.recipes, views)
+    own = choose_head(inputs.recipes, views)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("engram.report"),
         autoescape=True,
@@ -89,12 +88,12 @@ def page(inputs: ReportInput, *, title: str | None = None) -> str:
     text: str = environment.get_template("report.html.j2").render(
         title=title or "Engram report",
         version=__version__,
-        about=about(facts),
-        facts=_facts(facts),
+        about=describe_streams(facts),
+        facts=_facts_line(facts),
         left_out=[(one.title, one.note) for one in built if one not in sections],
-        searched=searched_in_words(inputs.recipes),
+        searched=describe_search(inputs.recipes),
         problems=[str(problem) for problem in inputs.problems],
-        methods=[_method(name, cast) for name in cast.names],
+        methods=[_method_entry(name, cast) for name in cast.names],
         others=cast.total - len(cast.names),
         heads=views,
         own_head=own,
@@ -109,24 +108,27 @@ def page(inputs: ReportInput, *, title: str | None = None) -> str:
         reproductions=[v for k, v in rows.items() if k.startswith("reproduction-")],
         sections=[_section_for_page(s, cast, rows.get(s.name)) for s in sections],
         definitions=DEFINITION_TEXTS,
-        ramp=", ".join(str(color) for _, color in SCALE),
+        ramp=", ".join(str(color) for _, color in COLOR_SCALE),
         recipes=_recipes(inputs, facts),
         more_recipes=max(0, len(inputs.recipes) - MOST_RECIPES),
         environment=_yaml(inputs.environment) if inputs.environment else "",
         page_data=Markup(script_json(_page_data(facts, cast, sections, shown, own))),
-        policy=policy(*scripts),
+        policy=content_security_policy(*scripts),
         scripts=[Markup(one) for one in scripts],
         css=Markup(_asset(environment, "report.css")),
     )
     return text
 
 
-def policy(*scripts: str) -> str:
+def content_security_policy(*scripts: str) -> str:
     """What a browser may do for the page: run these very scripts, and fetch nothing.
 
     Examples
     --------
-    >>> "'sha256-" in policy("let a = 1"), "script-src 'unsafe-inline'" in policy("let a = 1")
+    >>> (
+    ...     "'sha256-" in content_security_policy("let a = 1"),
+    ...     "script-src 'unsafe-inline'" in content_security_policy("let a = 1"),
+    ... )
     (True, False)
     """
     sums = (hashlib.sha256(one.encode()).digest() for one in scripts)
@@ -138,12 +140,12 @@ def policy(*scripts: str) -> str:
     return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
-def own_head(recipes: Mapping[str, Mapping[str, Any]], heads: Sequence[str]) -> str:
+def choose_head(recipes: Mapping[str, Mapping[str, Any]], heads: Sequence[str]) -> str:
     """The view shown first: the streams' own where they agree, else single.
 
     Examples
     --------
-    >>> own_head({"0": {"stream": {"head": "multi"}}}, ["single", "multi"])
+    >>> choose_head({"0": {"stream": {"head": "multi"}}}, ["single", "multi"])
     'multi'
     """
     streams = [recipe.get("stream") for recipe in recipes.values()]
@@ -153,7 +155,7 @@ def own_head(recipes: Mapping[str, Mapping[str, Any]], heads: Sequence[str]) -> 
     return "single" if "single" in heads else (heads[0] if heads else "")
 
 
-def head_views(facts: Digest) -> list[str]:
+def head_views(facts: ReportData) -> list[str]:
     """Head views that occur, single first."""
     found = {str(h) for h in facts.frame["head"].unique()} - {""}
     return sorted(found, key=lambda head: (head != "single", head))
@@ -167,13 +169,13 @@ def _asset(environment: jinja2.Environment, name: str) -> str:
 
 
 def _page_data(
-    facts: Digest,
+    facts: ReportData,
     cast: DrawnMethods,
     sections: Sequence[Section],
     shown: Mapping[str, Table],
     own: str,
 ) -> dict[str, Any]:
-    plots = {panel.name: json.loads(panel.figure.to_json()) for panel in every_panel(sections)}
+    plots = {panel.name: json.loads(panel.figure.to_json()) for panel in list_panels(sections)}
     for plot in plots.values():
         plot["layout"].pop("template", None)
     return {
@@ -182,7 +184,7 @@ def _page_data(
         "figures": plots,
         "forgetting": forgetting_cells(shown["summary"]),
         "tables": {
-            name: {form: render(table, form) for form in ("csv", "latex", "markdown")}
+            name: {form: render_table(table, form) for form in ("csv", "latex", "markdown")}
             for name, table in shown.items()
         },
     }
@@ -201,11 +203,11 @@ def _section_for_page(section: Section, cast: DrawnMethods, table: Any) -> dict[
             "note": section.note, "table": table}  # fmt: skip
 
 
-def _method(name: str, cast: DrawnMethods) -> dict[str, Any]:
-    return {"name": name, "short": cast.short[name], "swatch": swatch(cast.looks[name])}
+def _method_entry(name: str, cast: DrawnMethods) -> dict[str, Any]:
+    return {"name": name, "short": cast.short[name], "swatch": draw_swatch(cast.looks[name])}
 
 
-def _facts(facts: Digest) -> str:
+def _facts_line(facts: ReportData) -> str:
     runs = facts.runs.drop_duplicates(["name", "seed", "order"]) if len(facts.runs) else facts.runs
     if not len(runs):
         return "No runs."
@@ -235,7 +237,7 @@ def _contents(
     ]  # fmt: skip
 
 
-def _recipes(inputs: ReportInput, facts: Digest) -> list[dict[str, str]]:
+def _recipes(inputs: ReportInput, facts: ReportData) -> list[dict[str, str]]:
     names = {}
     if len(facts.methods):
         names = dict(zip(facts.methods["recipe"], facts.methods["name"], strict=True))
@@ -249,3 +251,96 @@ def _yaml(value: Any) -> str:
     plain = json.loads(json.dumps(value, default=str))
     dumper = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper  # ten times as quick
     return str(yaml.dump(plain, Dumper=dumper, allow_unicode=True, sort_keys=False, width=100))
+
+
+# ------------------------------------------------------------------------------------------------
+# Pieces of the page that need care: swatches, cells that sort, and JSON inside a script.
+
+
+ForgettingCell: TypeAlias = tuple[str, str, float | None, bool]
+
+
+def script_json(value: Any) -> str:
+    """JSON that no name can break out of: no <, > or & is left in it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+def forgetting_cells(table: Table) -> list[dict[str, ForgettingCell]]:
+    """Per row of the summary and definition: mean, spread, number to sort by, if it is best."""
+    rows: list[dict[str, ForgettingCell]] = [{} for _ in range(len(table.frame))]
+    for definition in DEFINITIONS if len(table.frame) else ():
+        goal = "max" if definition == "cglb" else "min"
+        column = Column(f"forgetting/{definition}", "", "spread", best=goal)
+        best = table.best_rows(column)
+        for i, value in enumerate(table.frame[column.key]):
+            sort = float(value) if np.isfinite(value) else None
+            rows[i][definition] = (*_parts(format_cell(table, column, i)), sort, i in best)
+    return rows
+
+
+def table_rows(table: Table, cast: DrawnMethods) -> dict[str, Any]:
+    """The table as the template wants it: rows of cells with text, sort key and marks."""
+    best = {column.key: table.best_rows(column) for column in table.columns}
+    place = {name: number for number, name in enumerate(cast.names)}
+    names = table.frame["name"].astype(str).tolist() if "name" in table.frame else None
+    heads = table.frame["head"].astype(str).tolist() if "head" in table.frame else None
+    rows = []
+    for i in range(len(table.frame)):
+        cells = [_cell(table, column, i, i in best[column.key]) for column in table.columns]
+        rows.append({
+            "method": place.get(names[i], -1) if names else None,
+            "head": heads[i] if heads else "",
+            "swatch": draw_swatch(cast.looks[names[i]]) if names and names[i] in place else "",
+            "cells": cells,
+        })  # fmt: skip
+    return {"name": table.name, "title": table.title, "columns": table.columns, "rows": rows,
+            "note": table.note}  # fmt: skip
+
+
+def _cell(table: Table, column: Column, row: int, best: bool) -> dict[str, Any]:
+    text, spread = format_cell(table, column, row), ""
+    if column.kind == "spread":
+        text, spread = _parts(text)
+    return {"key": column.key, "kind": column.kind, "text": text, "spread": spread, "best": best,
+            "sort": _sort_key(table, column, row)}  # fmt: skip
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Mean and spread of a cell, to be set in different weights."""
+    mean, sign, spread = text.partition(" ± ")
+    return mean, f"± {spread}" if sign else ""
+
+
+def _sort_key(table: Table, column: Column, row: int) -> str | None:
+    if column.kind == "text":
+        return None
+    key = {"rank": "rank", "count": "number"}.get(column.kind, column.key)
+    value = table.values[key][row]
+    return "NaN" if is_missing(value) else repr(float(value))
+
+
+_SHAPES = {
+    "circle": '<circle cx="15" cy="7" r="4"/>',
+    "square": '<path d="M11 3h8v8h-8z"/>',
+    "diamond": '<path d="M15 2l5 5-5 5-5-5z"/>',
+    "triangle-up": '<path d="M15 2l5 9H10z"/>',
+    "cross": '<path d="M13 2h4v3h3v4h-3v3h-4V9h-3V5h3z"/>',
+    "x": '<path d="M11.5 2l3.5 3.5L18.5 2 20 3.5 16.5 7l3.5 3.5-1.5 1.5L15 8.5 11.5 12'
+    ' 10 10.5 13.5 7 10 3.5z"/>',
+    "triangle-down": '<path d="M10 3h10l-5 9z"/>',
+    "pentagon": '<path d="M15 2l5 3.8-1.9 6h-6.2l-1.9-6z"/>',
+    "star": '<path d="M15 1.5l1.6 3.8 4 .3-3.1 2.6 1 4L15 10l-3.5 2.2 1-4-3.1-2.6 4-.3z"/>',
+}
+_STROKES = {"solid": "", "dash": "6 4", "dot": "2 3", "dashdot": "7 3 2 3"}
+
+
+def draw_swatch(look: Style) -> Markup:
+    """A small picture of a method's line and marker."""
+    return Markup(
+        '<svg class="swatch" viewBox="0 0 30 14" aria-hidden="true" fill="{color}">'
+        '<path d="M0 7h30" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"/>'
+        "{shape}</svg>"
+    ).format(color=look.color, dash=_STROKES[look.dash], shape=Markup(_SHAPES[look.symbol]))

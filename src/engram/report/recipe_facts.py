@@ -43,13 +43,13 @@ def _stream_texts(recipe: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def streams_apart(recipes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def distinguish_streams(recipes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """For the `stream_name` of each recipe: its kind, and what only some of the streams have.
 
     Examples
     --------
     >>> streams = [{"kind": "joint", "data": "digits"}, {"kind": "joint", "data": "mnist"}]
-    >>> list(streams_apart({"stream": one} for one in streams).values())
+    >>> list(distinguish_streams({"stream": one} for one in streams).values())
     ['joint, data=digits', 'joint, data=mnist']
     """
     texts = {stream_name(recipe): _stream_texts(recipe) for recipe in recipes}
@@ -96,7 +96,7 @@ def is_reference(recipe: str, recipes: Mapping[str, Mapping[str, Any]]) -> bool:
     return str(name) in REFERENCES
 
 
-def names_past(recipe: str, recipes: Mapping[str, Mapping[str, Any]]) -> bool:
+def trains_on_past(recipe: str, recipes: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether a recipe names a method that trains on the past as well."""
     method = recipes.get(recipe, {}).get("method", {})
     names = {str(method)} if isinstance(method, str) else _method_names(method)

@@ -1,4 +1,6 @@
-"""The figures of a report in reading order, each with a line on how to read it."""
+"""The figures of a report in reading order, section by section, each with a line on how to read
+it.
+"""
 
 from __future__ import annotations
 
@@ -8,36 +10,41 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engram.records.views import FIGURES
-from engram.report import aggregate, figures
-from engram.report.calibration import calibration_section
-from engram.report.classes import class_section, confusion_section
-from engram.report.digest import Digest
-from engram.report.generated import generated_section
-from engram.report.label_views import label_section
-from engram.report.novelty import novelty_section
-from engram.report.novelty_alarms import alarms_section
-from engram.report.novelty_features import features_section
-from engram.report.novelty_scores import scores_section
-from engram.report.probes import probe_section
-from engram.report.response import response_section
-from engram.report.section import DrawnMethods, Panel, Section
-from engram.report.style import short_names, styles
+from engram.records.head_views import FIGURES
+from engram.report import figures, plot_tables
+from engram.report.class_figures import (
+    calibration_section,
+    class_section,
+    confusion_section,
+    label_section,
+)
+from engram.report.generated_figures import generated_section
+from engram.report.hyperparameter_figures import response_section
+from engram.report.method_styles import assign_styles, short_names
+from engram.report.novelty_figures import (
+    alarms_section,
+    features_section,
+    novelty_section,
+    scores_section,
+)
+from engram.report.probe_figures import probe_section
+from engram.report.report_data import ReportData
+from engram.report.section_types import DrawnMethods, Panel, Section
 
 MOST_METHODS = 24  # more lines than this tell nothing
 MOST_TASKS = 12
 
 
-def choose_cast(digest: Digest) -> DrawnMethods:
+def choose_methods(digest: ReportData) -> DrawnMethods:
     """All methods if they are few, the most accurate ones otherwise."""
     ranked = digest.methods.sort_values("average_accuracy", ascending=False, na_position="last") \
         if len(digest.methods) else digest.methods  # fmt: skip
     everyone = list(dict.fromkeys(ranked["name"].astype(str)))
     names = sorted(everyone[:MOST_METHODS])
-    return DrawnMethods(tuple(names), styles(names), short_names(names, 26), len(everyone))
+    return DrawnMethods(tuple(names), assign_styles(names), short_names(names, 26), len(everyone))
 
 
-def all_sections(digest: Digest, cast: DrawnMethods) -> list[Section]:
+def build_sections(digest: ReportData, cast: DrawnMethods) -> list[Section]:
     """Every section with figures, those without data as a note.
 
     What was varied, classes, answers, generators, detectors and own probes if there are any.
@@ -48,14 +55,14 @@ def all_sections(digest: Digest, cast: DrawnMethods) -> list[Section]:
         probe_section,
     )  # fmt: skip
     if_any = [build(digest, cast) for build in builders]
-    return [build(digest, cast) for build in BUILDERS] + [one for one in if_any if one]
+    return [build(digest, cast) for build in SECTION_BUILDERS] + [one for one in if_any if one]
 
 
-def _cast_rows(table: pd.DataFrame, cast: DrawnMethods) -> pd.DataFrame:
+def _select_methods(table: pd.DataFrame, cast: DrawnMethods) -> pd.DataFrame:
     return table[table["name"].isin(cast.names)] if len(table) else table
 
 
-def matrices(digest: Digest, cast: DrawnMethods) -> Section:
+def matrix_section(digest: ReportData, cast: DrawnMethods) -> Section:
     """A heat map per method."""
     text = (
         "Rows are points in time (after stage 1, 2, …), columns are tasks. The diagonal shows each "
@@ -68,19 +75,19 @@ def matrices(digest: Digest, cast: DrawnMethods) -> Section:
         for (other, head), matrix in digest.matrices.items():
             if other == name:
                 lower = np.where(np.tril(np.ones(matrix.shape[1:], np.bool_)), matrix, np.nan)
-                views[head] = aggregate.mean_and_std(lower)
+                views[head] = plot_tables.mean_and_std(lower)
         if views:
-            figure = figures.heat_map(views, name=name, figure=digest.figure)
+            figure = figures.draw_heat_map(views, name=name, figure=digest.figure)
             panels.append(Panel(f"matrix-{number + 1}", name, figure, label=name))
     note = "" if panels else f"No finished run, so no {digest.figure} matrix."
-    return Section("matrices", f"{_title(digest.figure)} matrices", text, tuple(panels), note)
+    return Section("matrices", f"{_capitalize(digest.figure)} matrices", text, tuple(panels), note)
 
 
-def _title(words: str) -> str:
+def _capitalize(words: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def stages(digest: Digest, cast: DrawnMethods) -> Section:
+def stage_section(digest: ReportData, cast: DrawnMethods) -> Section:
     """Curves over stages: all tasks seen, then each task."""
     several = (
         "" if digest.only_accuracy else " (of label sets: over all their test rows, each once)"
@@ -90,14 +97,14 @@ def stages(digest: Digest, cast: DrawnMethods) -> Section:
         f"far{several}; the others follow one task each from the stage that learns it. A flat line "
         "forgets nothing. Bars are one standard deviation over runs."
     )
-    curves = aggregate.stage_curves(digest, cast.names)
-    heading = f"{_title(digest.figure)} over stages"
+    curves = plot_tables.stage_curves(digest, cast.names)
+    heading = f"{_capitalize(digest.figure)} over stages"
     if not len(curves) or curves["stage"].max() == 0:
         return Section("stages", heading, text, note="Needs more than one stage.")
     curves = curves.assign(x=curves["stage"] + 1)
     last = int(curves["x"].max())
     panels = []
-    for task in [-1, *_some_tasks(curves["task"])]:
+    for task in [-1, *_pick_tasks(curves["task"])]:
         title = "All tasks seen" if task < 0 else f"Task {task + 1}"
         name = "stages-mean" if task < 0 else f"stages-task-{task + 1}"
         rows = curves[curves["task"] == task]
@@ -106,13 +113,13 @@ def stages(digest: Digest, cast: DrawnMethods) -> Section:
 
 
 def _stage_figure(rows: pd.DataFrame, cast: DrawnMethods, y: str, last: int) -> go.Figure:
-    figure = figures.lines(rows, cast.looks, x="stage", y=y, height=280)
+    figure = figures.draw_lines(rows, cast.looks, x="stage", y=y, height=280)
     margin = 0.04 * (last - 1) + 0.1
     figure.update_xaxes(range=[1 - margin, last + margin], dtick=1 if last <= 12 else None)
     return figure
 
 
-def _some_tasks(tasks: pd.Series[int]) -> list[int]:
+def _pick_tasks(tasks: pd.Series[int]) -> list[int]:
     """All tasks, or evenly spread ones with the first and the last."""
     every = sorted(int(t) for t in tasks.unique() if t >= 0)
     if len(every) <= MOST_TASKS:
@@ -120,25 +127,25 @@ def _some_tasks(tasks: pd.Series[int]) -> list[int]:
     return [every[i] for i in np.linspace(0, len(every) - 1, MOST_TASKS).round().astype(int)]
 
 
-def iterations(digest: Digest, cast: DrawnMethods) -> Section:
+def iteration_section(digest: ReportData, cast: DrawnMethods) -> Section:
     """Curves within stages, where accuracies were taken during training."""
     text = (
         "The same curves, evaluated during training. The x axis counts stages: 1.5 is halfway "
         "through the second stage. Dotted lines mark stage boundaries; a drop right after one is "
         "forgetting as it happens."
     )
-    every = [aggregate.progress_curves(digest, name, cast.names) for name in FIGURES]
+    every = [plot_tables.progress_curves(digest, name, cast.names) for name in FIGURES]
     found = [curves for curves in every if len(curves)]
-    heading = f"{_title(digest.figure)} during training"
+    heading = f"{_capitalize(digest.figure)} during training"
     if not found:
         note = "Nothing was evaluated during training (see evaluate_every)."
         return Section("iterations", heading, text, note=note)
     curves = pd.concat(found)
     last = int(curves["stage"].max()) + 1
     panels = []
-    for task in _some_tasks(curves["task"]):
+    for task in _pick_tasks(curves["task"]):
         rows = curves[(curves["task"] == task)]
-        figure = figures.lines(
+        figure = figures.draw_lines(
             rows, cast.looks, x="stages trained", y=digest.figure, borders=last, height=280
         )
         figure.update_xaxes(range=[0, last])
@@ -146,7 +153,7 @@ def iterations(digest: Digest, cast: DrawnMethods) -> Section:
     return Section("iterations", heading, text, tuple(panels))
 
 
-def trade_off(digest: Digest, cast: DrawnMethods) -> Section:
+def trade_off_section(digest: ReportData, cast: DrawnMethods) -> Section:
     """Accuracy against forgetting under the bound."""
     bound = (
         "No run can lie above the dashed line: with k tasks, forgetting is at most "
@@ -157,8 +164,8 @@ def trade_off(digest: Digest, cast: DrawnMethods) -> Section:
         f"the lower right. {bound if digest.only_accuracy else ''}"
         f"Forgetting is measured from the best past {digest.figure}. Small dots are single runs."
     )
-    heading = f"{_title(digest.figure)} and forgetting"
-    table = _cast_rows(digest.methods, cast).rename(
+    heading = f"{_capitalize(digest.figure)} and forgetting"
+    table = _select_methods(digest.methods, cast).rename(
         columns={"average_accuracy": "x", "forgetting/max": "y", "average_accuracy_std": "x_std",
                  "forgetting/max_std": "y_std"}
     )  # fmt: skip
@@ -166,12 +173,12 @@ def trade_off(digest: Digest, cast: DrawnMethods) -> Section:
     if not len(table):
         note = "Needs a finished run with at least two stages."
         return Section("trade-off", heading, text, note=note)
-    figure = figures.points(table, cast.looks, x=digest.average, y="forgetting")
-    runs = _cast_rows(digest.runs[digest.runs["finished"]], cast)
+    figure = figures.draw_points(table, cast.looks, x=digest.average, y="forgetting")
+    runs = _select_methods(digest.runs[digest.runs["finished"]], cast)
     cloud = runs.rename(columns={"average_accuracy": "x", "forgetting/max": "y"})
     several = cloud.groupby(["name", "head"])["x"].transform("size") > 1
     most = max(20, 2000 // max(1, len(cast.names)))
-    cloud = aggregate.sampled(cloud[several], ["name", "head"], most)
+    cloud = plot_tables.sample_rows(cloud[several], ["name", "head"], most)
     if len(cloud):
         figures.add_cloud(figure, cloud, cast.looks)
     if digest.only_accuracy:  # the bound is one of averages over tasks
@@ -183,7 +190,7 @@ def trade_off(digest: Digest, cast: DrawnMethods) -> Section:
     return Section("trade-off", heading, text, (Panel("trade-off", "", figure),))
 
 
-def plane(digest: Digest, cast: DrawnMethods) -> Section:
+def transfer_plane_section(digest: ReportData, cast: DrawnMethods) -> Section:
     """Forgetting against intransigence."""
     text = (
         "Left of the centre, learning new tasks improved old ones; right of it, old tasks were "
@@ -193,7 +200,7 @@ def plane(digest: Digest, cast: DrawnMethods) -> Section:
         "is none."
     )
     title = "Forgetting and intransigence"
-    table = _cast_rows(digest.methods, cast)
+    table = _select_methods(digest.methods, cast)
     if len(table):
         table = table.dropna(subset=["forgetting/max", "intransigence"])
     if not len(table):
@@ -206,34 +213,36 @@ def plane(digest: Digest, cast: DrawnMethods) -> Section:
         columns={"forgetting/max": "x", "intransigence": "y", "distance": "extra",
                  "forgetting/max_std": "x_std", "intransigence_std": "y_std"}
     )  # fmt: skip
-    panel = Panel("plane", "", figures.transfer_plane(table, cast.looks))
+    panel = Panel("plane", "", figures.draw_transfer_plane(table, cast.looks))
     return Section("plane", title, text, (panel,))
 
 
-def order_section(digest: Digest, cast: DrawnMethods) -> Section:
+def order_section(digest: ReportData, cast: DrawnMethods) -> Section:
     """Violins over orders."""
     text = (
         "Each dot is one order of the tasks or classes, averaged over seeds; a violin is wide "
         "where many orders give similar results. A tall violin means that results depend strongly "
         "on the order."
     )
-    table = _cast_rows(aggregate.order_accuracies(digest), cast)
+    table = _select_methods(plot_tables.order_accuracies(digest), cast)
     if not len(table):
         note = "Only one order was run."
         return Section("orders", "Sensitivity to the order", text, note=note)
-    drawn = aggregate.sampled(table, ["name", "head"]).rename(columns={"average_accuracy": "value"})
-    figure = figures.violins(drawn, cast.looks, cast.short, y=digest.average)
+    drawn = plot_tables.sample_rows(table, ["name", "head"]).rename(
+        columns={"average_accuracy": "value"}
+    )
+    figure = figures.draw_violins(drawn, cast.looks, cast.short, y=digest.average)
     panel = Panel("orders", "", figure)
     return Section("orders", "Sensitivity to the order", text, (panel,))
 
 
-def cost_section(digest: Digest, cast: DrawnMethods) -> Section:
+def cost_section(digest: ReportData, cast: DrawnMethods) -> Section:
     """Time and memory against accuracy."""
     text = (
         "Further up is more accurate, further left is cheaper. A method is worth its cost unless "
         "another one is above it and to its left."
     )
-    table = _cast_rows(digest.methods, cast)
+    table = _select_methods(digest.methods, cast)
     panels = []
     for key, title, unit, scale in (
         ("kept_bytes", "Memory", "kept, MiB", 2.0**20),
@@ -244,20 +253,20 @@ def cost_section(digest: Digest, cast: DrawnMethods) -> Section:
             continue
         rows = rows.assign(x=rows[key] / scale, x_std=rows[f"{key}_std"] / scale)
         rows = rows.assign(y=rows["average_accuracy"], y_std=rows["average_accuracy_std"])
-        figure = figures.points(rows, cast.looks, x=unit, y=digest.average, height=340)
-        figures.log_axis_with_zero(figure, [float(v) for v in rows["x"]])
+        figure = figures.draw_points(rows, cast.looks, x=unit, y=digest.average, height=340)
+        figures.set_log_axis_with_zero(figure, [float(v) for v in rows["x"]])
         panels.append(Panel(f"cost-{key.replace('_', '-')}", title, figure))
     note = "" if panels else "No times or memory sizes were recorded."
     return Section("costs", f"Cost against {digest.figure}", text, tuple(panels), note)
 
 
-def losses(digest: Digest, cast: DrawnMethods) -> Section:
+def loss_section(digest: ReportData, cast: DrawnMethods) -> Section:
     """Loss terms over training."""
     text = (
         "Each term of the training loss, mean over runs. A penalty that stays at zero has no "
         "effect; one far larger than the task loss keeps the network from learning."
     )
-    curves = _cast_rows(aggregate.progress_curves(digest, "loss/", cast.names), cast)
+    curves = _select_methods(plot_tables.progress_curves(digest, "loss/", cast.names), cast)
     curves = curves[np.isfinite(curves["value"].astype(float))] if len(curves) else curves
     if not len(curves):
         return Section("losses", "Loss terms", text, note="No loss terms were recorded.")
@@ -267,7 +276,7 @@ def losses(digest: Digest, cast: DrawnMethods) -> Section:
     for number, term in enumerate(terms[:MOST_TASKS]):
         rows = curves[curves["metric"] == term]
         low, high = float(rows["value"].min()), float(rows["value"].max())
-        figure = figures.lines(
+        figure = figures.draw_lines(
             rows, cast.looks, x="stages trained", y="loss", shares=False, borders=last,
             log=low > 0 and high / low > 100, height=280,
         )  # fmt: skip
@@ -276,11 +285,18 @@ def losses(digest: Digest, cast: DrawnMethods) -> Section:
     return Section("losses", "Loss terms", text, tuple(panels))
 
 
-BUILDERS: tuple[Callable[[Digest, DrawnMethods], Section], ...] = (
-    matrices, stages, iterations, trade_off, plane, order_section, cost_section, losses,
-)  # fmt: skip
+SECTION_BUILDERS: tuple[Callable[[ReportData, DrawnMethods], Section], ...] = (
+    matrix_section,
+    stage_section,
+    iteration_section,
+    trade_off_section,
+    transfer_plane_section,
+    order_section,
+    cost_section,
+    loss_section,
+)
 
 
-def every_panel(sections: Sequence[Section]) -> list[Panel]:
+def list_panels(sections: Sequence[Section]) -> list[Panel]:
     """All panels in reading order."""
     return [panel for section in sections for panel in section.panels]

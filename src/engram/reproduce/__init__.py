@@ -1,38 +1,44 @@
-"""Reproduce published tables: plan, run within a budget, put our numbers beside the paper's."""
+"""Published tables again: plan which cells can be made, run within a budget, put our numbers
+beside the paper's.
+
+What a single paper chooses is in `reproduce.papers`; the printed numbers are in
+`records.printed_tables`. Begin with `reproduce_table` (`reproduce`), then `paper_table` and
+`planning`.
+"""
 
 from __future__ import annotations
 
 from engram.reproduce import measures
-from engram.reproduce.cells import Cell, cells_of, choose_cells
-from engram.reproduce.differences import Difference, compare, read_side
+from engram.reproduce.cells import Cell, choose_cells, read_cells
+from engram.reproduce.coverage import TableCoverage, count_coverage
+from engram.reproduce.paper_table import REASONS, CellEntry, PaperFigure, PaperTable
 from engram.reproduce.planning import ReproductionPlan, plan
-from engram.reproduce.registry import find_table, table_names
-from engram.reproduce.run import Reproduction, default_out, reproduce
-from engram.reproduce.table import REASONS, Entry, PaperFigure, PaperTable
-from engram.reproduce.tally import Tally, tally
-from engram.reproduce.verdict import Line, judge
+from engram.reproduce.protocol_differences import Difference, compare_recipes, read_recipes
+from engram.reproduce.reproduction import Reproduction, default_out, reproduce
+from engram.reproduce.table_registry import find_table, table_names
+from engram.reproduce.verdicts import ReproductionLine, judge_cell
 
 __all__ = [
     "REASONS",
     "Cell",
     "Difference",
-    "Entry",
+    "CellEntry",
     "PaperFigure",
-    "Line",
+    "ReproductionLine",
     "ReproductionPlan",
     "Reproduction",
     "PaperTable",
-    "cells_of",
+    "read_cells",
     "choose_cells",
-    "compare",
+    "compare_recipes",
     "default_out",
     "find_table",
-    "judge",
+    "judge_cell",
     "measures",
     "plan",
-    "read_side",
+    "read_recipes",
     "reproduce",
     "table_names",
-    "Tally",
-    "tally",
+    "TableCoverage",
+    "count_coverage",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 
 from engram.errors import bad, unknown
 
-KEYS = (
+CELL_KEYS = (
     "dataset", "setting", "order", "augmentation", "method", "nd_method", "backbone", "params",
     "stage", "metric",
 )  # fmt: skip
@@ -28,7 +28,7 @@ class Cell:
     Parameters
     ----------
     key
-        What the number is about; the names of `KEYS`.
+        What the number is about; the names of `CELL_KEYS`.
     value, std
         As printed, in the paper's units; NaN where it is not legible or not given.
     doubt
@@ -54,7 +54,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Row and column in words, without the metric."""
-        return " ".join(self[k] for k in KEYS if self[k] and k not in ("metric", "stage"))
+        return " ".join(self[k] for k in CELL_KEYS if self[k] and k not in ("metric", "stage"))
 
     def name_on(self, data: str) -> str:
         """The same on other data, whose name stands in for the paper's; "" for the paper's own."""
@@ -76,27 +76,29 @@ class Cell:
 
 
 @functools.cache
-def cells_of(paper: str, table: str) -> tuple[Cell, ...]:
+def read_cells(paper: str, table: str) -> tuple[Cell, ...]:
     """The cells of a paper's table, from the reference tables; those of one row step by step.
 
     Examples
     --------
-    >>> len(cells_of("rwalk", "1")), cells_of("rwalk", "1")[0].name
+    >>> len(read_cells("rwalk", "1")), read_cells("rwalk", "1")[0].name
     (78, 'MNIST multi-head Vanilla lambda=0')
-    >>> [cell["stage"] for cell in cells_of("confer", "28")][:3]  # the paper's columns are rotated
+    >>> [cell["stage"] for cell in read_cells("confer", "28")][
+    ...     :3
+    ... ]  # the paper's columns are rotated
     ['2', '3', '4']
     """
     from engram.records import reference
 
-    cells = [_cell(paper, row) for row in reference(paper, table).to_dict("records")]
+    cells = [_make_cell(paper, row) for row in reference(paper, table).to_dict("records")]
     rows = itertools.groupby(cells, key=lambda cell: (cell.name, cell["metric"]))
     return tuple(
         cell for _, row in rows for cell in sorted(row, key=lambda cell: int(cell["stage"] or 0))
     )
 
 
-def _cell(paper: str, row: Mapping[Any, Any]) -> Cell:
-    texts = {k: _text(row[k]) for k in KEYS if k in row}
+def _make_cell(paper: str, row: Mapping[Any, Any]) -> Cell:
+    texts = {k: _text(row[k]) for k in CELL_KEYS if k in row}
     return Cell(
         paper=paper, table=str(row["table"]), key={k: v for k, v in texts.items() if v},
         value=float(row["value"]), std=float(row["std"]), doubt=str(row["doubt"]),
@@ -108,14 +110,14 @@ def _text(value: Any) -> str:
     return "" if missing else str(value)
 
 
-def parse(expression: str) -> dict[str, tuple[str, ...]]:
+def parse_expression(expression: str) -> dict[str, tuple[str, ...]]:
     """``key=value|value,key=value`` as a mapping; values may hold ``*`` and may be quoted.
 
     Examples
     --------
-    >>> parse("dataset=MNIST, method=Vanilla|PI")
+    >>> parse_expression("dataset=MNIST, method=Vanilla|PI")
     {'dataset': ('MNIST',), 'method': ('Vanilla', 'PI')}
-    >>> parse("method")
+    >>> parse_expression("method")
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: cells: expected key=value|value, separated by commas, got 'method'
@@ -139,33 +141,33 @@ def choose_cells(cells: Sequence[Cell], expression: str) -> tuple[Cell, ...]:
 
     Examples
     --------
-    >>> chosen = choose_cells(cells_of("rwalk", "1"), "dataset=MNIST,method=PI*,metric=F")
+    >>> chosen = choose_cells(read_cells("rwalk", "1"), "dataset=MNIST,method=PI*,metric=F")
     >>> [cell["method"] for cell in chosen]
     ['PI', 'PI', 'PI-S']
-    >>> choose_cells(cells_of("rwalk", "1"), "method=EWK")
+    >>> choose_cells(read_cells("rwalk", "1"), "method=EWK")
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: cells: method: unknown name 'EWK', did you mean 'EWC'? Valid: ...
     """
     chosen = list(cells)
-    for key, patterns in parse(expression).items():
-        keys = _present(cells)
+    for key, patterns in parse_expression(expression).items():
+        keys = _used_keys(cells)
         if key not in keys:
             raise unknown("cells", key, keys)
         for pattern in patterns:
-            if not any(_fits(cell[key], [pattern]) for cell in cells):
+            if not any(_matches_any(cell[key], [pattern]) for cell in cells):
                 raise unknown(f"cells: {key}", pattern, {cell[key] for cell in cells if cell[key]})
-        chosen = [cell for cell in chosen if _fits(cell[key], patterns)]
+        chosen = [cell for cell in chosen if _matches_any(cell[key], patterns)]
     if cells and not chosen:
         raise bad("cells", "an expression that some cell of the table fits", expression)
     return tuple(chosen)
 
 
-def _present(cells: Iterable[Cell]) -> set[str]:
+def _used_keys(cells: Iterable[Cell]) -> set[str]:
     return {key for cell in cells for key in cell.key}
 
 
-def _fits(value: str, patterns: Iterable[str]) -> bool:
+def _matches_any(value: str, patterns: Iterable[str]) -> bool:
     # A bracket is no pattern here: names such as "A[5]" stand for themselves.
     plain = (p.lower().replace("[", "[[]") for p in patterns)
     return any(fnmatch.fnmatchcase(value.lower(), p) for p in plain)

@@ -1,4 +1,5 @@
-"""Measures: from the recorded runs to one value per repetition.
+"""Measures: from recorded runs to one value per repetition, of accuracy matrices, orders and
+novelty detectors.
 
 Every function here returns a `Measure`. Values are aligned with the seeds of the recipe, so that
 differences between recipes are taken seed by seed; what is not finished is NaN. Where recipes are
@@ -14,19 +15,22 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from engram.reproduce.table import Floats, Measure
+from engram.metrics.detection import auroc
+from engram.records.novelty_records import FAMILIARITY, compare_sets, item_sets
+from engram.records.run_arrays import RunKey
+from engram.reproduce.paper_table import Floats, Measure
 
 if TYPE_CHECKING:
-    from engram.recipes import Recipe
+    from engram.experiments import Recipe
     from engram.records import Result
 
 DISPARITIES = ("aopd", "mopd")
 
 
-def runs_of(result: Result, recipes: Sequence[Recipe], head: str) -> Result | None:
+def select_runs(result: Result, recipes: Sequence[Recipe], head: str) -> Result | None:
     """The runs of some recipes, seen through a head; None if none is there.
 
-    `result` knows recipes by their keys, see `engram.reproduce.run.by_key`.
+    `result` knows recipes by their keys, see `engram.reproduce.reproduction.select_by_recipe`.
     """
     keys, orders = {one.key for one in recipes}, {one.order for one in recipes}
     seeds = {seed for one in recipes for seed in one.seeds}
@@ -43,11 +47,11 @@ def runs_of(result: Result, recipes: Sequence[Recipe], head: str) -> Result | No
     return chosen.view(head=head)
 
 
-def _each(recipe: Recipe | Sequence[Recipe]) -> Sequence[Recipe]:
+def _as_list(recipe: Recipe | Sequence[Recipe]) -> Sequence[Recipe]:
     return recipe if isinstance(recipe, Sequence) else [recipe]
 
 
-def _by_seed(recipes: Sequence[Recipe], runs: Result | None, values: Any) -> Floats:
+def _align_with_seeds(recipes: Sequence[Recipe], runs: Result | None, values: Any) -> Floats:
     """[order and seed] values of the runs in the order of the recipes and of their seeds."""
     keys = [] if runs is None else [(run.order, run.seed) for run in runs.runs]
     known = dict(zip(keys, values, strict=True))
@@ -64,30 +68,32 @@ def metric(
     **options: Any,
 ) -> Measure:
     """A matrix metric after the last task, such as average_accuracy or forgetting."""
-    recipes = _each(recipe)
+    recipes = _as_list(recipe)
 
     def measure(result: Result) -> Floats:
-        runs = runs_of(result, recipes, head)
+        runs = select_runs(result, recipes, head)
         values = () if runs is None else runs.metric(name, **options)
-        return _by_seed(recipes, runs, values) * (100.0 if percent else 1.0)
+        return _align_with_seeds(recipes, runs, values) * (100.0 if percent else 1.0)
 
     return measure
 
 
-def at_stages(
+def metric_at_stages(
     name: str, recipe: Recipe | Sequence[Recipe], *, head: str, **options: Any
 ) -> Callable[[int], Measure]:
     """A matrix metric after any stage, counted from 0; the runs are looked up once for all."""
     known: WeakKeyDictionary[Result, Floats] = WeakKeyDictionary()
-    recipes = _each(recipe)
+    recipes = _as_list(recipe)
     count = sum(len(one.seeds) for one in recipes)
 
     def curve(result: Result) -> Floats:
         """[order and seed, stage]"""
         if result not in known:
-            runs = runs_of(result, recipes, head)
+            runs = select_runs(result, recipes, head)
             values = np.empty((0, 0)) if runs is None else runs.curve(name, **options)
-            columns = [_by_seed(recipes, runs, values[:, k]) for k in range(values.shape[1])]
+            columns = [
+                _align_with_seeds(recipes, runs, values[:, k]) for k in range(values.shape[1])
+            ]
             known[result] = np.stack(columns, 1) if columns else np.empty((count, 0))
         return known[result]
 
@@ -102,19 +108,19 @@ def at_stages(
     return at
 
 
-def newest(recipe: Recipe | Sequence[Recipe], *, head: str) -> Measure:
+def newest_task_accuracy(recipe: Recipe | Sequence[Recipe], *, head: str) -> Measure:
     """Accuracy on the last task right after it was learnt."""
-    recipes = _each(recipe)
+    recipes = _as_list(recipe)
 
     def measure(result: Result) -> Floats:
-        runs = runs_of(result, recipes, head)
+        runs = select_runs(result, recipes, head)
         if runs is None:
-            return _by_seed(recipes, None, ())
+            return _align_with_seeds(recipes, None, ())
         matrix, last = runs.matrix, runs.tasks - 1
         reached = last < min(matrix.shape[1:])
         place = np.where(reached, last, 0)
         values = matrix[np.arange(len(runs)), place, place]
-        return _by_seed(recipes, runs, np.where(reached, values, np.nan))
+        return _align_with_seeds(recipes, runs, np.where(reached, values, np.nan))
 
     return measure
 
@@ -124,7 +130,9 @@ def intransigence(recipe: Recipe, reference: Recipe, *, head: str) -> Measure:
 
     The last task of the reference's stream must be that of the recipe's.
     """
-    return difference(newest(reference, head=head), newest(recipe, head=head))
+    return difference(
+        newest_task_accuracy(reference, head=head), newest_task_accuracy(recipe, head=head)
+    )
 
 
 def difference(first: Measure, second: Measure) -> Measure:
@@ -177,7 +185,7 @@ def order_disparities(
         return known[result]
 
     def both(result: Result) -> dict[str, Floats]:
-        runs = runs_of(result, recipes, head)
+        runs = select_runs(result, recipes, head)
         seeds = recipes[0].seeds
         if runs is None:
             return {which: np.full(len(seeds), np.nan) for which in DISPARITIES}
@@ -204,3 +212,97 @@ def order_disparities(
         return lambda result: found(result)[which]
 
     return {which: pick(which) for which in DISPARITIES}
+
+
+# ------------------------------------------------------------------------------------------------
+# Measures of what detectors find novel: from stored scores to one value per repetition.
+
+
+# (detector, stage from 0) to the comparisons of one run
+Comparisons = dict[tuple[str, int], dict[str, float]]
+_KNOWN_COMPARISONS: WeakKeyDictionary[Result, dict[RunKey, Comparisons]] = WeakKeyDictionary()
+
+
+def detector_comparisons(result: Result, recipe: Recipe) -> dict[int, Comparisons]:
+    """Every comparison of a recipe's runs, by seed; made once for each result.
+
+    `result` knows recipes by their keys, see `engram.reproduce.reproduction.select_by_recipe`.
+    """
+    known = _KNOWN_COMPARISONS.setdefault(result, {})
+    own = [run for run in result.runs if (run.recipe, run.order) == (recipe.key, recipe.order)]
+    missing = {run for run in own if run not in known and run.seed in recipe.seeds}
+    if missing:
+        known |= {run: {} for run in missing}
+        for moment, name in sorted(result.stored):
+            run = RunKey(*moment[:3])
+            scores = result.stored.get(moment, name).get(FAMILIARITY) if run in missing else None
+            if scores is not None:
+                found = compare_sets(scores, item_sets(result, run, moment.stage))
+                known[run][detector_class_name(name), moment.stage] = found
+    return {run.seed: known[run] for run in own if run in known}
+
+
+def detector_class_name(probe: str) -> str:
+    """The class of a detector from its name: without options, whether tuned or not.
+
+    Examples
+    --------
+    >>> detector_class_name("odin epsilon=0.01"), detector_class_name("tuned odin over epsilon")
+    ('odin', 'odin')
+    """
+    return probe.removeprefix("tuned ").split(" ")[0]
+
+
+def detection_metric(
+    recipe: Recipe, detector: str, metric: str, stages: int | Sequence[int]
+) -> Measure:
+    """A comparison, in percent: after one stage (from 0), or the mean over several.
+
+    Stages without the number (no earlier tasks, nothing forgotten) do not count in a mean; a run
+    that has not got through all of them has none.
+
+    Parameters
+    ----------
+    detector
+        Its class in lower case, such as ``odin``.
+    metric
+        A name of `engram.records.novelty_records.compare_sets`.
+    """
+    wanted = [stages] if isinstance(stages, int) else list(stages)
+
+    def measure(result: Result) -> Floats:
+        every = detector_comparisons(result, recipe)
+        values = [_mean(every.get(seed, {}), detector, metric, wanted) for seed in recipe.seeds]
+        return 100 * np.array(values, np.float64)
+
+    return measure
+
+
+def _mean(found: Comparisons, detector: str, metric: str, stages: Sequence[int]) -> float:
+    if not all((detector, stage) in found for stage in stages):
+        return float("nan")
+    values = np.array([found[detector, stage].get(metric, np.nan) for stage in stages])
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def auc_against_last_task(result: Result, recipe: Recipe) -> dict[tuple[str, int], list[float]]:
+    """By detector and task: AUC of the task's inside items against the last task, before that.
+
+    One value for every run that got so far.
+    """
+    found: dict[tuple[str, int], list[float]] = {}
+    own = {run for run in result.runs if (run.recipe, run.order) == (recipe.key, recipe.order)}
+    for moment, name in sorted(result.stored):
+        run = RunKey(*moment[:3])
+        scores = result.stored.get(moment, name).get(FAMILIARITY) if run in own else None
+        if scores is None:
+            continue
+        there = item_sets(result, run, moment.stage)
+        if len(there.outside) != 1:
+            continue
+        for task, inside in enumerate(there.inside):
+            under = scores[task if len(scores) > 1 else 0]
+            value = auroc(under[inside], under[there.outside[0]]) if len(inside) else np.nan
+            found.setdefault((detector_class_name(name), task), []).append(float(value))
+    return found

@@ -1,25 +1,42 @@
-"""Plans: which cells can be made here, by which runs, at what cost."""
+"""Which cells of a table can be made here, by which runs, on how many processes and at what
+cost.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engram.data.catalogue import search_root
-from engram.errors import BadArgument
-from engram.recipes import Plan, Recipe
+from engram.data.catalogue import find_set, missing_rows, search_root
+from engram.data.dataset import Data
+from engram.data.named_sets import NAMED_SETS
+from engram.engine.backend import resolve_device
+from engram.engine.engine import Engine
+from engram.errors import BadArgument, plural
+from engram.experiments import Plan, Recipe
+from engram.experiments.plain_values import to_plain
+from engram.experiments.plan import Planner
+from engram.models import build as build_model
 from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
-from engram.reproduce.cost import CostEstimate, Tell, estimate
+from engram.reproduce.cost_estimate import CostEstimate, TimingCallback, count_steps, estimate_costs
 from engram.reproduce.measures import constant
-from engram.reproduce.shelf import Shelf
-from engram.reproduce.spread import processes_for, seconds_of
-from engram.reproduce.table import Entry, PaperFigure, PaperTable, run_key
-from engram.spelling import plural
+from engram.reproduce.paper_table import (
+    DATA_SUBSET,
+    CellEntry,
+    PaperFigure,
+    PaperTable,
+    format_settings,
+    run_key,
+    stand_in_data,
+)
+from engram.reproduce.result_tables import format_printed
+from engram.reproduce.verdicts import known_reasons
+from engram.streams.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -35,7 +52,7 @@ class ReproductionPlan:
 
     table: PaperTable
     cells: tuple[Cell, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[CellEntry, ...]
     figures: tuple[PaperFigure, ...]
     missing_figures: Mapping[str, str]
     runs: tuple[Plan, ...]
@@ -64,7 +81,7 @@ def plan(
     device: Any = "auto",
     measure: bool = True,
     group_size: int = 0,
-    tell: Tell | None = None,
+    tell: TimingCallback | None = None,
     limit: float | None = None,
 ) -> ReproductionPlan:
     """Find out what can be run, what is finished already, and how long the rest will take.
@@ -85,45 +102,51 @@ def plan(
     tell
         Called with label, place and number of groups before each is timed.
     limit
-        About how many seconds timing may take, see `engram.reproduce.cost.estimate`.
+        About how many seconds timing may take, see `engram.reproduce.cost_estimate.estimate_costs`.
     """
     chosen = choose_cells(table.cells, cells) if cells and table.cells else table.cells
     drawn = table.figures if not cells else () if table.cells else choose_rows(table, cells)
     if data_root is not None:
         search_root(str(data_root))  # a folder that is not there is no reason, but a mistake
-    shelf = Shelf(None if data_root is None else str(data_root), table.settings)
-    _try_recipes(table, shelf)
-    entries = tuple(_entry(table, cell, shelf) for cell in chosen)
-    figures, absent = _figures(drawn, shelf)
-    recipes = _recipes(entries, figures, table.rank)
-    runs, ids, orders = _runs(recipes, shelf)
+    shelf = DataCache(None if data_root is None else str(data_root), table.settings)
+    _check_settings(table, shelf)
+    entries = tuple(_check_entry(table, cell, shelf) for cell in chosen)
+    figures, absent = _check_figures(drawn, shelf)
+    recipes = _order_recipes(entries, figures, table.rank)
+    runs, ids, orders = _make_runs(recipes, shelf)
     if figures and cells:  # what is recorded of its other rows is drawn with those that are run
         names = {figure.name for figure in figures}
         others = [r for one in table.figures if one.name in names for r in one.recipes]
-        _, ids, orders = _runs([r for r in others if not shelf.why_not([r])], shelf)
+        _, ids, orders = _make_runs([r for r in others if not shelf.explain_missing([r])], shelf)
     made = ReproductionPlan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
         runs=tuple(runs), notes=(*table.notes, *shelf.notes),
-        done=len(runs) - len(pending(runs, out)), ids=ids, orders=orders, root=shelf.root,
+        done=len(runs) - len(find_unfinished(runs, out)), ids=ids, orders=orders, root=shelf.root,
         by_recipe=tuple((recipe, tuple(shelf.runs(recipe))) for recipe in recipes),
     )  # fmt: skip
     if not measure:
         return made
-    return with_costs(made, out=out, device=device, group_size=group_size, tell=tell, limit=limit)
+    return add_costs(made, out=out, device=device, group_size=group_size, tell=tell, limit=limit)
 
 
-def with_costs(
-    made: ReproductionPlan, *, out: str | os.PathLike[str] | None = None, device: Any = "auto",
-    group_size: int = 0, tell: Tell | None = None, limit: float | None = None, workers: int = 0,
+def add_costs(
+    made: ReproductionPlan,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    device: Any = "auto",
+    group_size: int = 0,
+    tell: TimingCallback | None = None,
+    limit: float | None = None,
+    workers: int = 0,
     compile: bool = False,
-) -> ReproductionPlan:  # fmt: skip
+) -> ReproductionPlan:
     """The plan with the cost of what is not finished; arguments as in `plan` and `reproduce`."""
-    left = pending(made.runs, out)
-    costs = estimate(left, device=device, group_size=group_size, tell=tell, limit=limit)
-    count = processes_for(
+    left = find_unfinished(made.runs, out)
+    costs = estimate_costs(left, device=device, group_size=group_size, tell=tell, limit=limit)
+    count = choose_process_count(
         left, device=device, workers=workers, compile=compile, group_size=group_size
     )
-    seconds = seconds_of(costs, count, device)
+    seconds = estimate_seconds(costs, count, device)
     return replace(made, costs=tuple(costs), processes=count, seconds=seconds)
 
 
@@ -156,7 +179,7 @@ def choose_rows(table: PaperTable, expression: str) -> tuple[PaperFigure, ...]:
     return tuple(found)
 
 
-def _try_recipes(table: PaperTable, shelf: Shelf) -> None:
+def _check_settings(table: PaperTable, shelf: DataCache) -> None:
     """Complain about settings that no recipe takes, in cells that were not asked for as well."""
     if not shelf.settings:
         return
@@ -167,23 +190,23 @@ def _try_recipes(table: PaperTable, shelf: Shelf) -> None:
             shelf.refused(error)
 
 
-def _entry(table: PaperTable, cell: Cell, shelf: Shelf) -> Entry:
+def _check_entry(table: PaperTable, cell: Cell, shelf: DataCache) -> CellEntry:
     try:
         entry = table.entry(cell)
     except BadArgument as error:  # a method or model that this version does not have
-        return Entry(missing=shelf.refused(error))
+        return CellEntry(missing=shelf.refused(error))
     if entry.missing:
         return entry
     if entry.counted is not None:
-        return _counted(entry, shelf)
-    why = shelf.why_not(entry.recipes) or _too_short(entry, shelf)
+        return _count_entry(entry, shelf)
+    why = shelf.explain_missing(entry.recipes) or _explain_short_stream(entry, shelf)
     if why:
         return replace(entry, recipes=(), missing=why)
     extra = [r for r in shelf.reasons(entry.recipes) if r not in entry.reasons]
     return replace(entry, reasons=(*entry.reasons, *extra))
 
 
-def _too_short(entry: Entry, shelf: Shelf) -> str:
+def _explain_short_stream(entry: CellEntry, shelf: DataCache) -> str:
     """Why a number is never reached where the stream ends before, "" where it is."""
     for recipe in entry.recipes:
         count = len(shelf.stream(recipe))
@@ -192,7 +215,7 @@ def _too_short(entry: Entry, shelf: Shelf) -> str:
     return ""
 
 
-def _counted(entry: Entry, shelf: Shelf) -> Entry:
+def _count_entry(entry: CellEntry, shelf: DataCache) -> CellEntry:
     """The entry with the number that is read off the data."""
     if entry.counted is None:
         return entry
@@ -205,16 +228,16 @@ def _counted(entry: Entry, shelf: Shelf) -> Entry:
     return replace(entry, measure=constant(float(count(stream))))
 
 
-def _figures(
-    figures: Sequence[PaperFigure], shelf: Shelf
+def _check_figures(
+    figures: Sequence[PaperFigure], shelf: DataCache
 ) -> tuple[tuple[PaperFigure, ...], dict[str, str]]:
-    absent = {one.name: shelf.why_not(one.recipes) for one in figures}
+    absent = {one.name: shelf.explain_missing(one.recipes) for one in figures}
     found = tuple(figure for figure in figures if not absent[figure.name])
     return found, {name: why for name, why in absent.items() if why}
 
 
-def _recipes(
-    entries: Sequence[Entry], figures: Sequence[PaperFigure], rank: Callable[[Recipe], int]
+def _order_recipes(
+    entries: Sequence[CellEntry], figures: Sequence[PaperFigure], rank: Callable[[Recipe], int]
 ) -> list[Recipe]:
     """All recipes once, one data set after the other, by rank, then as the cells."""
     every = [r for entry in entries for r in entry.recipes]
@@ -226,8 +249,8 @@ def _recipes(
     return sorted(distinct.values(), key=lambda r: (places[str(r.stream["data"])], rank(r)))
 
 
-def _runs(
-    ordered: Sequence[Recipe], shelf: Shelf
+def _make_runs(
+    ordered: Sequence[Recipe], shelf: DataCache
 ) -> tuple[list[Plan], dict[str, str], dict[tuple[str, str], str]]:
     """All runs once, in the order of their recipes; ids and orders."""
     runs = {run.key: run for recipe in ordered for run in shelf.runs(recipe)}
@@ -237,9 +260,191 @@ def _runs(
     return list(runs.values()), ids, orders
 
 
-def pending(runs: Sequence[Plan], out: str | os.PathLike[str] | None) -> list[Plan]:
+def find_unfinished(runs: Sequence[Plan], out: str | os.PathLike[str] | None) -> list[Plan]:
     """Runs that are not finished in a run directory."""
     if out is None or not Path(out).is_dir():
         return list(runs)
     folder = RunDirectory(out, create=False)
     return [run for run in runs if not folder.ended(*run.key, stages=len(run.run.stream))]
+
+
+# ------------------------------------------------------------------------------------------------
+# Data sets and streams of a reproduction, and why some recipe cannot be run here.
+
+
+class DataCache:
+    """Data and streams, each loaded once; what cannot be loaded is remembered with the reason.
+
+    `settings` are the user's changes of the preset. With some, only data that is not here is a
+    reason not to run: everything else is a mistake in them, and raised before anything trains.
+    """
+
+    def __init__(self, root: str | None, settings: Mapping[str, str]) -> None:
+        self.root = root
+        self.settings = settings
+        self.data: dict[str, Data | str] = {}
+        self.streams: dict[str, Stream] = {}
+        # By identity: cells share recipe objects, and a study of orders has thousands of runs.
+        self._sources: dict[int, tuple[Recipe, str]] = {}
+        self._runs: dict[int, list[Plan]] = {}
+        self._models: set[str] = set()  # those that were tried
+        self._planner = Planner(root)
+
+    def refused(self, error: BadArgument) -> str:
+        """The reason not to run a cell, unless settings are to blame."""
+        if self.settings:
+            raise BadArgument(f"{error} (with {format_settings(self.settings)})") from error
+        return str(error)
+
+    def find(self, recipe: Recipe) -> Data | str:
+        source = self._source(recipe)
+        if source not in self.data:
+            try:
+                self.data[source] = recipe.data(self.root)
+            except BadArgument as error:
+                absent = not self._mistaken(recipe)
+                self.data[source] = str(error) if absent else self.refused(error)
+        return self.data[source]
+
+    def _mistaken(self, recipe: Recipe) -> bool:
+        """Whether a name or option is wrong, rather than files being absent or damaged."""
+        name = str(recipe.stream["data"])
+        known = NAMED_SETS.get(name)
+        if known is None:
+            return os.sep not in name
+        root = search_root(self.root)
+        here = known.make is not None or (root is not None and find_set(name, root) is not None)
+        return here and bool(recipe.stream.get("data_options"))
+
+    def _source(self, recipe: Recipe) -> str:
+        if id(recipe) not in self._sources:
+            source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
+            self._sources[id(recipe)] = recipe, source  # kept alive: its id is a key
+        return self._sources[id(recipe)][1]
+
+    def stream(self, recipe: Recipe) -> Stream:
+        where = repr(to_plain(recipe.stream))
+        if where not in self.streams:
+            data = self.find(recipe)
+            if isinstance(data, str):
+                raise BadArgument(data)
+            self.streams[where] = recipe.build_stream(data)
+        return self.streams[where]
+
+    def runs(self, recipe: Recipe) -> list[Plan]:
+        self._source(recipe)
+        if id(recipe) not in self._runs:
+            stream = self.stream(recipe)
+            self._try_model(recipe, stream)
+            self._runs[id(recipe)] = self._planner.plans(recipe, stream)
+        return self._runs[id(recipe)]
+
+    def _try_model(self, recipe: Recipe, stream: Stream) -> None:
+        """Build the model once where settings may have spoilt it; training would be too late."""
+        shape = stream.data.sample_shape
+        key = repr((recipe.model, shape))
+        if self.settings and key not in self._models:
+            build_model(recipe.model, sample_shape=shape, classes=len(stream.order), seed=0)
+            self._models.add(key)
+
+    def explain_missing(self, recipes: Iterable[Recipe]) -> str:
+        """Why some recipe cannot be run here, "" if all can."""
+        for recipe in recipes:
+            data = self.find(recipe)
+            if isinstance(data, str):
+                return data
+            try:
+                self.runs(recipe)
+            except BadArgument as error:
+                return self.refused(error)
+        return ""
+
+    def reasons(self, recipes: Iterable[Recipe]) -> list[str]:
+        found = (self.find(recipe) for recipe in recipes)
+        return [DATA_SUBSET] if any(missing_rows(d) for d in found if isinstance(d, Data)) else []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        loaded = [data for data in self.data.values() if isinstance(data, Data)]
+        return tuple(dict.fromkeys(f"{d.name}: {note}" for d in loaded for note in d.notes))
+
+
+# ------------------------------------------------------------------------------------------------
+# Over how many processes runs are spread, and what that makes of a forecast.
+
+
+# multiply-adds of all steps from which on starting processes pays: a minute or two of a core
+MUCH_WORK = 10**11
+
+
+def choose_process_count(
+    plans: Sequence[Plan], *, device: Any, workers: int = 0, compile: bool = False,
+    group_size: int = 0,
+) -> int:  # fmt: skip
+    """How many processes train these runs, where `workers` are asked for; 0: as many as pay."""
+    if workers:
+        return workers
+    spread = not compile and not group_size and processes_pay(plans, device)
+    return (os.cpu_count() or 1) if spread else 1
+
+
+def processes_pay(plans: Sequence[Plan], device: Any) -> bool:
+    """Whether processes would be done earlier: on the CPU, with much work and no lockstep."""
+    if len({plan.recipe for plan in plans}) < 2:
+        return False
+    engine = Engine([plan.run for plan in plans], device=device)
+    if engine.device.type != "cpu" or any(map(engine.maps, engine.groups())):
+        return False
+    total = 0
+    for run in engine.runs:
+        step = engine.parameters(run) * (run.training.batch_size or 256)
+        total += step * count_steps(run)
+    return total > MUCH_WORK
+
+
+def estimate_seconds(costs: Sequence[CostEstimate], processes: int, device: Any) -> float:
+    """About how long all of it takes.
+
+    Processes share cores, and a GPU they share as if there was one of them. No run, and no group in
+    lockstep, is spread over several.
+    """
+    total = sum(cost.seconds for cost in costs)
+    if processes == 1 or resolve_device(device).type != "cpu":
+        return total
+    count = min(processes, os.cpu_count() or 1)
+    longest = [one.seconds if one.lockstep else one.seconds / one.runs for one in costs]
+    return max([total / count, *longest])
+
+
+# ------------------------------------------------------------------------------------------------
+# What a plan promises: every cell with its printed number, and whether it can be made here.
+
+
+COLUMNS = ("cell", "stage", "metric", "paper", "can be made", "reason")
+
+
+def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
+    """One row per cell; the reason is why it cannot be made, or why our number may be another one.
+
+    Examples
+    --------
+    >>> from engram.reproduce import find_table, plan
+    >>> rows = preview_cells(plan(find_table("rwalk/2"), cells="method=GEM", measure=False))
+    >>> rows[0]["paper"], rows[0]["can be made"], rows[0]["reason"]
+    ('65.4', 'no', 'quoted by the paper from the authors of GEM')
+    """
+    return [
+        {
+            "cell": cell.name_on(stand_in_data(entry)), "stage": cell["stage"],
+            "metric": cell["metric"], "paper": format_printed(cell),
+            "can be made": "no" if entry.missing else "yes",
+            "reason": entry.missing or "; ".join(known_reasons(cell, entry)),
+        }
+        for cell, entry in zip(planned.cells, planned.entries, strict=True)
+    ]  # fmt: skip
+
+
+def preview_columns(rows: Sequence[dict[str, str]]) -> tuple[str, ...]:
+    """The stage is among them where cells differ in nothing else."""
+    alike = len({(row["cell"], row["metric"]) for row in rows}) < len(rows)
+    return tuple(name for name in COLUMNS if name != "stage" or alike)

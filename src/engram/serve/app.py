@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from engram import __version__
 from engram.errors import EngramError
-from engram.serve.limits import Gate, Limits
+from engram.serve.request_limits import RequestGate, RequestLimits
 from engram.serve.service import QueueFull, Service
 
 CSP = (
@@ -35,20 +35,20 @@ Task = Annotated[
 ]
 
 
-class Safe(JSONResponse):
+class SafeJSONResponse(JSONResponse):
     """JSON in plain ASCII: whatever a label holds, it can be written."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """A question with nothing in it that nobody reads."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Predict(Strict):
+class PredictRequest(StrictModel):
     """Inputs whose labels are asked for."""
 
     x: Inputs
@@ -56,7 +56,7 @@ class Predict(Strict):
     probabilities: Annotated[bool, Field(strict=True)] = False
 
 
-class Novelty(Strict):
+class NoveltyRequest(StrictModel):
     """Inputs of which is asked how novel they are."""
 
     x: Inputs
@@ -64,14 +64,14 @@ class Novelty(Strict):
     detector: Annotated[str | None, Field(max_length=100)] = None
 
 
-class Learn(Strict):
+class LearnRequest(StrictModel):
     """Rows to be learnt as one task, a label for each."""
 
     x: Inputs
     y: Annotated[list[Label], Field(min_length=1)]
 
 
-class Predicted(BaseModel):
+class PredictResponse(BaseModel):
     """Labels, all of one network; `tasks` says of which."""
 
     labels: list[Any]
@@ -80,14 +80,14 @@ class Predicted(BaseModel):
     probabilities: list[list[float]] | None = None
 
 
-class Novel(BaseModel):
+class NoveltyResponse(BaseModel):
     """The higher, the more novel."""
 
     novelty: list[float]
     tasks: int
 
 
-class JobState(BaseModel):
+class JobResponse(BaseModel):
     """What became of a task: queued, learning, learnt or failed."""
 
     job: int
@@ -97,7 +97,7 @@ class JobState(BaseModel):
     seconds: float = 0.0
 
 
-class Health(BaseModel):
+class HealthResponse(BaseModel):
     """What is served."""
 
     status: str
@@ -111,20 +111,24 @@ class Health(BaseModel):
     heads: str
 
 
-class Problem(BaseModel):
+class ErrorResponse(BaseModel):
     """What was wrong."""
 
     error: str
 
 
-WRONG: dict[int | str, dict[str, Any]] = {
-    code: {"model": Problem} for code in (400, 401, 408, 413, 422)
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    code: {"model": ErrorResponse} for code in (400, 401, 408, 413, 422)
 }
 
 
 def create_app(
-    service: Service, *, limits: Limits | None = None, token: str = "", hosts: tuple[str, ...] = ()
-) -> Gate:
+    service: Service,
+    *,
+    limits: RequestLimits | None = None,
+    token: str = "",
+    hosts: tuple[str, ...] = (),
+) -> RequestGate:
     """The service as an ASGI application, with the gate before it."""
 
     @asynccontextmanager
@@ -134,52 +138,59 @@ def create_app(
         service.stop()
 
     app = FastAPI(
-        title="Engram", version=__version__, lifespan=life, docs_url=None, redoc_url=None,
+        title="Engram",
+        version=__version__,
+        lifespan=life,
+        docs_url=None,
+        redoc_url=None,
         description="A model that predicts, detects novel inputs, and continues to learn.",
-        default_response_class=Safe, dependencies=[Depends(HTTPBearer(auto_error=False))],
-    )  # fmt: skip
-    _errors(app)
-    _questions(app, service)
-    _pages(app, service)
+        default_response_class=SafeJSONResponse,
+        dependencies=[Depends(HTTPBearer(auto_error=False))],
+    )
+    _add_error_handlers(app)
+    _add_routes(app, service)
+    _add_pages(app, service)
     paths = [getattr(route, "path", "") for route in app.routes]
-    return Gate(
-        app, limits=limits or Limits(), metrics=service.metrics, token=token, hosts=hosts,
+    return RequestGate(
+        app, limits=limits or RequestLimits(), metrics=service.metrics, token=token, hosts=hosts,
         paths=sorted(filter(None, paths)),
     )  # fmt: skip
 
 
-def _questions(app: FastAPI, service: Service) -> None:
-    @app.post("/predict", responses=WRONG)
-    def predict(asked: Predict) -> Predicted:
+def _add_routes(app: FastAPI, service: Service) -> None:
+    @app.post("/predict", responses=ERROR_RESPONSES)
+    def predict(asked: PredictRequest) -> PredictResponse:
         """Labels of inputs."""
-        return Predicted(**service.predict(asked.x, asked.task, asked.probabilities))
+        return PredictResponse(**service.predict(asked.x, asked.task, asked.probabilities))
 
-    @app.post("/novelty", responses=WRONG)
-    def novelty(asked: Novelty) -> Novel:
+    @app.post("/novelty", responses=ERROR_RESPONSES)
+    def novelty(asked: NoveltyRequest) -> NoveltyResponse:
         """How novel inputs are to the model."""
-        return Novel(**service.novelty(asked.x, asked.detector, asked.task))
+        return NoveltyResponse(**service.novelty(asked.x, asked.detector, asked.task))
 
-    @app.post("/learn", status_code=202, responses={**WRONG, 429: {"model": Problem}})
-    def learn(asked: Learn) -> JobState:
+    @app.post(
+        "/learn", status_code=202, responses={**ERROR_RESPONSES, 429: {"model": ErrorResponse}}
+    )
+    def learn(asked: LearnRequest) -> JobResponse:
         """Queue a task; `/jobs/{number}` tells when it is learnt."""
         job = service.learn(asked.x, list(asked.y))
-        return JobState(job=job.number, state=job.state, rows=job.rows)
+        return JobResponse(job=job.number, state=job.state, rows=job.rows)
 
-    @app.get("/jobs/{number}", responses={**WRONG, 404: {"model": Problem}})
-    def job(number: Annotated[int, Path(ge=1, lt=1 << 31)]) -> JobState:
+    @app.get("/jobs/{number}", responses={**ERROR_RESPONSES, 404: {"model": ErrorResponse}})
+    def job(number: Annotated[int, Path(ge=1, lt=1 << 31)]) -> JobResponse:
         """What became of a task."""
         found = service.jobs.get(number)
         if found is None:
             raise HTTPException(404, "no such task is known")
-        return JobState(job=number, state=found.state, rows=found.rows, error=found.error,
+        return JobResponse(job=number, state=found.state, rows=found.rows, error=found.error,
                         seconds=found.seconds)  # fmt: skip
 
 
-def _pages(app: FastAPI, service: Service) -> None:
+def _add_pages(app: FastAPI, service: Service) -> None:
     @app.get("/health")
-    def health() -> Health:
+    def health() -> HealthResponse:
         """What is served, and whether it learns."""
-        return Health(**service.health)
+        return HealthResponse(**service.health)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> PlainTextResponse:
@@ -193,34 +204,38 @@ def _pages(app: FastAPI, service: Service) -> None:
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     def page() -> HTMLResponse:
-        return _html("page.html")
+        return _read_html("page.html")
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     def docs() -> HTMLResponse:
-        return _html("docs.html")
+        return _read_html("docs.html")
 
 
-def _html(name: str) -> HTMLResponse:
+def _read_html(name: str) -> HTMLResponse:
     text = files("engram.serve").joinpath(name).read_text(encoding="utf-8")
     return HTMLResponse(text, headers={"content-security-policy": CSP})
 
 
-def _errors(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
-    async def malformed(request: Request, problem: RequestValidationError) -> Safe:
+    async def malformed(request: Request, problem: RequestValidationError) -> SafeJSONResponse:
         first = problem.errors()[0]  # its input is not repeated: it may be anything
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return Safe({"error": f"{where or 'body'}: {first['msg']}"[:500]}, status_code=422)
+        return SafeJSONResponse(
+            {"error": f"{where or 'body'}: {first['msg']}"[:500]}, status_code=422
+        )
 
     @app.exception_handler(QueueFull)
-    async def full(request: Request, problem: QueueFull) -> Safe:
-        return Safe({"error": str(problem)}, status_code=429, headers={"retry-after": "5"})
+    async def full(request: Request, problem: QueueFull) -> SafeJSONResponse:
+        return SafeJSONResponse(
+            {"error": str(problem)}, status_code=429, headers={"retry-after": "5"}
+        )
 
     @app.exception_handler(EngramError)
-    async def refused(request: Request, problem: EngramError) -> Safe:
-        return Safe({"error": str(problem)[:500]}, status_code=422)
+    async def refused(request: Request, problem: EngramError) -> SafeJSONResponse:
+        return SafeJSONResponse({"error": str(problem)[:500]}, status_code=422)
 
     @app.exception_handler(StarletteHTTPException)
-    async def plain(request: Request, problem: StarletteHTTPException) -> Safe:
-        return Safe({"error": str(problem.detail)}, status_code=problem.status_code,
+    async def plain(request: Request, problem: StarletteHTTPException) -> SafeJSONResponse:
+        return SafeJSONResponse({"error": str(problem.detail)}, status_code=problem.status_code,
                     headers=problem.headers)  # fmt: skip

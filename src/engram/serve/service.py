@@ -1,22 +1,30 @@
-"""What is served: a learner that many may ask, while another process learns the next task."""
+"""The service behind the routes: a learner that answers, the process that trains it, and the
+queue of tasks.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engram.deploy.extend import NewTask
-from engram.deploy.learner import Learner
-from engram.disk import sync
-from engram.errors import EngramError, RecordError, bad, choose
+from torch import Tensor
+
+from engram.deploy.deployed_learner import Learner
+from engram.deploy.new_task import NewTask
+from engram.errors import EngramError, RecordError, bad, check_choice
+from engram.io import TensorFile, save_tensors, sync
 from engram.novelty import detectors
-from engram.records.claims import Claims
-from engram.serve.jobs import Job, Jobs
-from engram.serve.learning import Learning
-from engram.serve.metrics import Metrics
+from engram.records.locks import Claims
+from engram.serve.service_metrics import ServiceMetrics
 
 
 class Service:
@@ -47,13 +55,13 @@ class Service:
         self._claims = Claims(folder)
         if not self._claims.take("serve"):
             raise RecordError(f"{self.path}: is served by another process")
-        self.jobs = Jobs(folder, int(self.learner.notes.get("job", 0)))
-        self.metrics = Metrics()
+        self.jobs = JobQueue(folder, int(self.learner.notes.get("job", 0)))
+        self.metrics = ServiceMetrics()
         # of this process alone: a learning process that outlived another service may still write
         self._next = folder / f"next-{os.getpid()}.engram"
         for left in folder.glob("next-*.engram"):
             left.unlink(missing_ok=True)
-        self._learning = Learning(learn_seconds)
+        self._learning = TrainingProcess(learn_seconds)
         self._wake, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._learn_all, name="learn", daemon=True)
 
@@ -88,12 +96,12 @@ class Service:
         """How novel inputs are; detectors by name only, for a name of a module would run code."""
         learner = self.learner
         if detector is not None:
-            choose("detector", detector, detectors())
+            check_choice("detector", detector, detectors())
         found = learner.novelty(x, detector=detector, task=task).tolist()
         self.metrics.rows("novelty", len(found))
         return {"novelty": found, "tasks": learner.tasks}
 
-    def learn(self, x: Any, y: list[Any]) -> Job:
+    def learn(self, x: Any, y: list[Any]) -> LearningJob:
         """Check a task as learning would, and keep it for later."""
         if len(self.jobs) >= self.queue:
             count = len(self.jobs)
@@ -138,7 +146,7 @@ class Service:
             self.jobs.done(job.number, error)
             self.metrics.job("failed" if error else "learnt")
 
-    def _learn(self, job: Job) -> str:
+    def _learn(self, job: LearningJob) -> str:
         """Let the other process learn a task and take over what it made; why not, in words."""
         error = self._learning.learn(
             model=str(self.path), task=str(self.jobs.path(job.number)), out=str(self._next),
@@ -148,7 +156,7 @@ class Service:
             self._take_over(job)
         return error
 
-    def _take_over(self, job: Job) -> None:
+    def _take_over(self, job: LearningJob) -> None:
         fresh = Learner.load(self._next, device=self.device, trust=self.trust)
         if fresh.notes.get("job") != job.number:
             raise EngramError("the process that learns has written another task's model")
@@ -162,7 +170,7 @@ class QueueFull(EngramError):
     """Too many tasks wait."""
 
 
-def need_model(path: Path) -> Path:
+def require_model_file(path: Path) -> Path:
     """A model file, or a complaint that says how to get one."""
     if path.is_dir():
         expected = "a model file (--label NAME --to model.engram saves one from a run directory)"
@@ -170,3 +178,194 @@ def need_model(path: Path) -> Path:
     if not path.is_file():
         raise bad("MODEL", "a model file that a learner saved", str(path))
     return path
+
+
+# ------------------------------------------------------------------------------------------------
+# The process that learns, seen from the service: started when needed, and again if it dies.
+
+
+class TrainingProcess:
+    """One process for one task after the other.
+
+    Parameters
+    ----------
+    seconds
+        How long a task may take; then the process is ended.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._process: subprocess.Popen[str] | None = None
+        self._late = threading.Event()
+        self._said: Any = None
+
+    def learn(self, **order: Any) -> str:
+        """Let it learn a task, and wait; why it could not, in words."""
+        process = self._started()
+        assert process.stdin is not None and process.stdout is not None  # noqa: PT018
+        self._late.clear()
+        alarm = threading.Timer(self.seconds, self._end)
+        alarm.start()
+        try:
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:  # it died before it could listen
+            line = ""
+        finally:
+            alarm.cancel()
+        if line:
+            return str(json.loads(line)["error"])
+        code, words = process.wait(), self._read_last_line()
+        self.close()
+        if self._late.is_set():
+            return f"learning took more than {self.seconds:g} seconds and was ended"
+        how = f"signal {-code}" if code < 0 else f"code {code}"
+        return f"the process that learns ended with {how}: {words or 'no word'}"
+
+    def stop(self) -> None:
+        """End the process, whatever it does; who waits for it in `learn` is told so."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """End the process, and let go of it; nobody may be waiting for it."""
+        self.stop()
+        process, self._process = self._process, None
+        for end in () if process is None else (process.stdin, process.stdout, self._said):
+            if end is not None:
+                with suppress(OSError):  # what was on its way to a dead process
+                    end.close()
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "engram.serve.training_worker"], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=self._said, text=True,
+            )  # fmt: skip
+        return self._process
+
+    def _end(self) -> None:
+        self._late.set()
+        self.stop()
+
+    def _read_last_line(self) -> str:
+        self._said.seek(0)
+        lines: list[str] = self._said.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+
+# ------------------------------------------------------------------------------------------------
+# Tasks that wait to be learnt, as files: accepted is kept, whatever happens to the process.
+
+
+JOB_STATES = ("queued", "learning", "learnt", "failed")
+MOST_REMEMBERED_JOBS = 1000  # jobs whose end is still known
+
+
+@dataclass
+class LearningJob:
+    """One task: what became of it so far."""
+
+    number: int
+    rows: int
+    state: str = "queued"
+    error: str = ""
+    seconds: float = 0.0
+
+
+class JobQueue:
+    """A queue in a folder: ``task-000001.safetensors`` until it is learnt.
+
+    Numbers go on after the last one that the model has learnt, so a task that was learnt just
+    before the process died is not learnt twice.
+
+    Examples
+    --------
+    >>> import tempfile, torch
+    >>> jobs = JobQueue(Path(tempfile.mkdtemp()), learnt=4)
+    >>> jobs.add(torch.zeros(2, 3), ["a", "b"]).number, len(jobs)
+    (5, 1)
+    >>> jobs.next().rows, jobs.read(5)[1]
+    (2, ['a', 'b'])
+    >>> jobs.done(5)
+    >>> len(jobs), jobs.get(5).state
+    (0, 'learnt')
+    """
+
+    def __init__(self, folder: Path, learnt: int) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._known: dict[int, LearningJob] = {}
+        self._waiting: list[int] = []
+        self._last = learnt
+        for path in sorted(folder.glob("task-*.safetensors*")):
+            number = int(path.name.split("-")[1].split(".")[0])
+            self._last = max(self._last, number)
+            if path.name.endswith(".failed"):
+                continue
+            if number <= learnt:
+                path.unlink()
+                continue
+            self._known[number] = LearningJob(number, len(self.read(number)[0]))
+            self._waiting.append(number)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def path(self, number: int) -> Path:
+        """The file of a task."""
+        return self.folder / f"task-{number:06d}.safetensors"
+
+    def add(self, x: Tensor, y: list[Any]) -> LearningJob:
+        """Keep a task; it is on the disk when this returns."""
+        with self._lock:
+            self._last += 1
+            number = self._last
+        save_tensors(self.path(number), {"x": x.contiguous()}, {"facts": json.dumps({"y": y})})
+        with self._lock:
+            job = self._known[number] = LearningJob(number, len(x))
+            self._waiting.append(number)
+            self._waiting.sort()
+            for old in sorted(self._known)[:-MOST_REMEMBERED_JOBS]:
+                if self._known[old].state in JOB_STATES[2:]:
+                    del self._known[old]
+        return job
+
+    def read(self, number: int) -> tuple[Tensor, list[Any]]:
+        """Inputs and labels of a task."""
+        return read_task(self.path(number))
+
+    def get(self, number: int) -> LearningJob | None:
+        """What is known of a task."""
+        return self._known.get(number)
+
+    def next(self) -> LearningJob | None:
+        """The task that has waited longest; it stays in the queue until it is done."""
+        with self._lock:
+            return self._known[self._waiting[0]] if self._waiting else None
+
+    def done(self, number: int, error: str = "") -> None:
+        """A task was learnt, or cannot be: then its file stays, with another name."""
+        with self._lock:
+            self._waiting.remove(number)
+            job = self._known[number]
+            job.state, job.error = ("failed", error) if error else ("learnt", "")
+        path = self.path(number)
+        if error:
+            path.rename(path.with_name(path.name + ".failed"))
+        else:
+            path.unlink(missing_ok=True)
+
+
+def read_task(path: Path) -> tuple[Tensor, list[Any]]:
+    """Inputs and labels of a task's file."""
+    file = TensorFile(path, what="task", framework="pt")
+    try:
+        return file.get("x"), list(json.loads(file.facts["facts"])["y"])
+    except (KeyError, ValueError) as problem:
+        raise RecordError(f"{path}: is not a task that was queued") from problem

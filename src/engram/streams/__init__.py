@@ -1,17 +1,20 @@
-"""Streams of tasks: row numbers and class masks over one Data.
+"""Streams of tasks: row numbers and class masks over one `Data`.
 
-A scenario is a function from data to a stream; `SCENARIOS` has them by name.
+A scenario is a function from data to a stream; `SCENARIOS` has them by name. No inputs are copied
+and nothing is trained here; the engine runs streams, the records keep their results. Begin with
+`stream` (`Stream`, `Task`), then `class_incremental`, the simplest scenario; `access_guard` is what
+methods are held to.
 """
 
-from engram.streams.balanced import balance
-from engram.streams.borders import blurry, new_instances, online
-from engram.streams.core import Stream, Task, View
-from engram.streams.domains import domain_incremental, permuted, rotated
-from engram.streams.guard import MethodView
-from engram.streams.hierarchy import hierarchical, hierarchical_data
-from engram.streams.incremental import class_incremental, joint, task_incremental
-from engram.streams.ledger import Ledger
-from engram.streams.orders import (
+from engram.streams.access_guard import Ledger, MethodView
+from engram.streams.balanced_streams import balance
+from engram.streams.blurry_streams import blurry, new_instances, online
+from engram.streams.domain_streams import domain_incremental, permuted, rotated
+from engram.streams.hierarchical_streams import hierarchical, hierarchical_data, iirc
+from engram.streams.incremental_streams import class_incremental, joint, task_incremental
+from engram.streams.novelty_sequences import eight_task, tinyimagenet_seq
+from engram.streams.stream import Stream, Task, View
+from engram.streams.task_orders import (
     all_task_orders,
     class_order,
     order_name,
@@ -19,9 +22,7 @@ from engram.streams.orders import (
     random_class_orders,
     reorder,
 )
-from engram.streams.published import iirc
-from engram.streams.sequences import eight_task, tinyimagenet_seq
-from engram.streams.tuning import for_search, for_tuning
+from engram.streams.validation_streams import make_search_stream, make_tuning_data
 
 SCENARIOS = {
     scenario.__name__: scenario
@@ -55,8 +56,8 @@ __all__ = [
     "class_order",
     "domain_incremental",
     "eight_task",
-    "for_search",
-    "for_tuning",
+    "make_search_stream",
+    "make_tuning_data",
     "hierarchical",
     "hierarchical_data",
     "iirc",

@@ -1,23 +1,28 @@
-"""Trainers: the same optimiser step for one run or many, eager, captured or compiled."""
+"""Trainers take the optimiser steps of a phase: for one run (single, captured) or for many at
+once (lockstep, compiled).
+
+Not here: which rows a step sees (engine.sampler), how many epochs there are (engine.loop). Begin
+with trainer.Trainer, the protocol, then single; make_trainer chooses one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engram.engine.trainers.base import Trainer
 from engram.engine.trainers.captured import CapturedTrainer
 from engram.engine.trainers.compiled import CompiledTrainer
 from engram.engine.trainers.lockstep import LockstepTrainer
 from engram.engine.trainers.single import SingleTrainer
+from engram.engine.trainers.trainer import Trainer
 from engram.engine.training import Training
-from engram.learner.learner import Learner
-from engram.methods.base import Method
+from engram.learner.learner import RunLearner
+from engram.methods.method import Method
 
 __all__ = ["Trainer", "make_trainer"]
 
 
 def make_trainer(
-    learners: Sequence[Learner], methods: Sequence[Method], training: Training, *, mapped: bool,
+    learners: Sequence[RunLearner], methods: Sequence[Method], training: Training, *, mapped: bool,
     capture: bool = False, compile: bool = False, slots: int = 0, phase: str = "task",
 ) -> Trainer:  # fmt: skip
     """A trainer for runs of equal shapes: in lockstep where `mapped`, else for one run.

@@ -15,31 +15,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.engine.backend import unsearched
-from engram.engine.batches.collate import (
-    Minibatch,
-    Upcoming,
-    at_step,
-    fit,
-    lay_,
-    on_host,
-    one_step,
+from engram.engine.backend import without_cudnn_benchmark
+from engram.engine.batches import (
+    RowAnnouncer,
+    clone_rows,
+    copy_into_,
+    move_rows_to_host,
+    row_tensors,
+    select_step,
+    select_step_unpadded,
+    shapes_fit,
 )
-from engram.engine.batches.sampler import Minibatches
-from engram.engine.trainers.cuda_graph import Captured
+from engram.engine.sampler import StepRows
+from engram.engine.trainers.cuda_graph import CapturedStep
 from engram.engine.trainers.single import SingleTrainer
 from engram.engine.training import Training
 from engram.learner.batch import Batch
-from engram.learner.learner import Learner
-from engram.learner.tree import leaves, tree_map
-from engram.methods.base import Method, Terms
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import leaves, tree_map
+from engram.methods.method import Method, Terms
 
 
 class CapturedTrainer(SingleTrainer):
     """A `SingleTrainer` that replays its steps, one recording for every length of a batch."""
 
     def __init__(
-        self, learner: Learner, method: Method, training: Training, *, slots: int = 0,
+        self, learner: RunLearner, method: Method, training: Training, *, slots: int = 0,
         phase: str = "task",
     ) -> None:  # fmt: skip
         super().__init__(learner, method, training, slots=slots, phase=phase)
@@ -47,30 +48,29 @@ class CapturedTrainer(SingleTrainer):
         vector = learner.vector
         self._lr = torch.zeros((), device=vector.device, dtype=vector.dtype)
         self._number = torch.zeros(1, dtype=torch.long, device=vector.device)  # of the step
-        self._recorded: dict[int, Captured] = {}
+        self._recorded: dict[int, CapturedStep] = {}
         self._laid: dict[int, Batch] = {}  # batches that the host fetched, by their length
-        self._host: Minibatches | None = None
+        self._host: StepRows | None = None
         self._usual = 0  # the length of most batches; an epoch's last one may be shorter
         self._forget()
 
-    def load(self, rows: Minibatches, fixed: bool) -> None:
+    def load(self, rows: StepRows, fixed: bool) -> None:
         self._prepare(rows)
-        known, new = list(leaves(_tensors(self._rows))), list(leaves(_tensors(rows)))
-        if not known or not fit(new, known):
-            self._rows = rows._replace(**tree_map(torch.clone, _tensors(rows)))
+        known, new = row_tensors(self._rows), row_tensors(rows)
+        if not known or not shapes_fit(new, known):
+            self._rows = clone_rows(rows)
             self._forget()
         else:
-            lay_(known, new)
-            self._rows = self._rows._replace(lengths=rows.lengths)  # type: ignore[union-attr]
-        self._usual = Counter(rows.lengths).most_common(1)[0][0]
+            copy_into_(known, new)
+        self._usual = Counter(self._lengths).most_common(1)[0][0]
         self._announce_all(rows)
 
-    def _announce_all(self, rows: Minibatches) -> None:
+    def _announce_all(self, rows: StepRows) -> None:
         if self._fetches:  # outside of what is recorded, which reads a batch at a fixed address
-            self._host = on_host(rows)
-            self._upcoming = Upcoming(self.collate.feed, self._host, cut=True)
+            self._host = move_rows_to_host(rows)
+            self._upcoming = RowAnnouncer(self.collate.feed, self._host, cut=True)
 
-    def rekey(self, key: Tensor) -> None:
+    def reseed(self, key: Tensor) -> None:
         if self._rows is not None:
             self._rows.key.copy_(key)
         if self._host is not None:
@@ -82,17 +82,20 @@ class CapturedTrainer(SingleTrainer):
         self._lr.fill_(float(lr[0]))
         self._number.fill_(start)
         for number in range(start, stop):
-            length = self._rows.lengths[number]
+            length = self._lengths[number]
             if self._host is not None and self._upcoming is not None:
                 self._upcoming(number)
-                self._lay(length, self.collate(one_step(self._host, number)))
+                rows = select_step_unpadded(self._host, number, length)
+                self._copy_batch(length, self.collate(rows))
             if length not in self._recorded:
-                self._recorded[length] = Captured(partial(self._captured_step, length), self._pool)
-            with contextlib.nullcontext() if length == self._usual else unsearched():
+                self._recorded[length] = CapturedStep(
+                    partial(self._captured_step, length), self._pool
+                )
+            with contextlib.nullcontext() if length == self._usual else without_cudnn_benchmark():
                 self._recorded[length]()
             self._count()
 
-    def _lay(self, length: int, batch: Batch) -> None:
+    def _copy_batch(self, length: int, batch: Batch) -> None:
         """Put a batch that the host fetched where the step of its length reads it."""
         if length not in self._laid:
             self._laid[length] = tree_map(torch.clone, batch)
@@ -101,10 +104,10 @@ class CapturedTrainer(SingleTrainer):
             place.copy_(value)
 
     def _captured_step(self, length: int) -> None:
-        rows = at_step(self._rows, self._number)  # type: ignore[arg-type]
+        rows = select_step(self._rows, self._number)  # type: ignore[arg-type]
         main, key, apart, into = tree_map(lambda leaf: leaf[0], rows)
         main, into = tree_map(lambda leaf: leaf[:length], (main, into))
-        rows = Minibatch(main, key, apart, into)
+        rows = StepRows(main, key, apart, into)
         self._batch = self._laid[length] if self._fetches else self.collate(rows)
         gradient = self._projected if self._projects else self._gradient
         self._step(rows, gradient(self._batch), self._lr)
@@ -155,9 +158,4 @@ class CapturedTrainer(SingleTrainer):
         # recordings share memory, for they never run side by side; once the last of them is gone,
         # CUDA takes no further one into its pool
         self._pool = torch.cuda.graph_pool_handle()
-        self._recorded_interval = Captured(super()._interval, self._pool)
-
-
-def _tensors(rows: Minibatches | None) -> dict[str, Any]:
-    names = ("main", "apart", "key", "into")
-    return {} if rows is None else {name: getattr(rows, name) for name in names}
+        self._recorded_interval = CapturedStep(super()._interval, self._pool)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-WARM_STEPS = 3  # real steps, run eagerly on a side stream before the capture
+WARM_UP_STEPS = 3  # real steps, run eagerly on a side stream before the capture
 
 
 @functools.cache
@@ -26,7 +26,7 @@ def _side_stream() -> torch.cuda.Stream:
     return _stream_of(torch.cuda.current_device())
 
 
-class Captured:
+class CapturedStep:
     """Runs a step eagerly a few times, then records it once and replays the recording.
 
     The step must read and write tensors at fixed addresses only. `forget` throws the recording
@@ -46,7 +46,7 @@ class Captured:
         if self._refused:
             self._step()
             return
-        if self._warm < WARM_STEPS:
+        if self._warm < WARM_UP_STEPS:
             torch.cuda.synchronize()  # cuDNN times its algorithms: nothing else may run
             side = _side_stream()
             side.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,5 @@
-"""Many runs at once: rows come in, a mapped step serves all runs, learners get their weights.
+"""Many runs at once: the verbs of a method mapped over stacked runs, one optimiser step of all,
+and the trainer that loops over steps.
 
 Everything a step reads or writes has a fixed address, so on CUDA the step is captured once as a
 graph and replayed; on the CPU the same function runs eagerly.
@@ -6,6 +7,7 @@ graph and replayed; on the CPU the same function runs eagerly.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,27 +16,251 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import grad as func_grad
+from torch.func import vmap
 
 from engram import keys
-from engram.engine.batches.collate import (
-    Upcoming,
-    at_host,
-    at_step,
-    copied,
-    fit,
-    lay_,
-    no_padding,
-    on_host,
-    row_leaves,
+from engram.engine.batches import (
+    Collator,
+    RowAnnouncer,
+    clone_rows,
+    copy_into_,
+    has_no_padding,
+    move_rows_to_host,
+    row_tensors,
+    select_step,
+    select_step_on_host,
+    shapes_fit,
+    uses_only_task_rows,
 )
-from engram.engine.batches.sampler import Minibatches
-from engram.engine.batches.values import empty_tables
-from engram.engine.trainers.cuda_graph import Captured
-from engram.engine.trainers.mapped_step import MappedStep
+from engram.engine.hyperparameters import make_tensors, replace_values, varying_values
+from engram.engine.optim import Optimizer, make_optimizer
+from engram.engine.sampler import StepRows
+from engram.engine.stored_values import (
+    frozen_root_names,
+    make_empty_tables,
+    stack_latents,
+    stack_value_tables,
+    write_slots_,
+)
+from engram.engine.trainers.cuda_graph import CapturedStep
 from engram.engine.training import Training
-from engram.learner.learner import Learner
-from engram.learner.tree import leaves, pick, stack, tree_map
-from engram.methods.base import Method, pace_of
+from engram.learner.batch import Batch
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet, TeacherCache
+from engram.learner.objectives import competing_classes
+from engram.learner.parameter_layout import Networks, TrainableSlices
+from engram.learner.tensor_tree import leaves, pick, stack, tree_map
+from engram.methods.method import (
+    Gradient,
+    Method,
+    check_every_n_steps,
+    check_loss_terms,
+    check_state,
+    check_update_direction,
+)
+
+# ------------------------------------------------------------------------------------------------
+# One optimiser step of R runs: mapped, in place, on tensors at fixed addresses.
+
+
+class MappedStep:
+    """What R learners of equal shapes are trained with, stacked [R, ...], and a step of them all.
+
+    Read `_step`: gradients of all runs, updates, what methods keep of it.
+    """
+
+    lists_frozen = True  # parameters that may not move as a list of places, where runs agree
+
+    def __init__(
+        self, learners: Sequence[RunLearner], methods: Sequence[Method], training: Training, *,
+        slots: int = 0, phase: str = "task",
+    ) -> None:  # fmt: skip
+        first, found = learners[0], varying_values(methods)
+        if found is None:
+            raise ValueError("methods of one lockstep group may differ in float fields only")
+        self.learners, self.method, self.training = list(learners), methods[0], training
+        self.networks, self.optimizer = first.networks, make_optimizer(training, first.networks)
+        self._follows, self._clip = self.method.implements("step"), training.clip
+        self.moving = self._movable()
+        self.whole: Tensor | None = None  # [R, P] where `vector` holds the moving part of it only
+        self.vector = torch.stack([one.vector for one in learners])  # [R, P]
+        self.buffers = stack([one.buffers for one in learners])
+        self.state = tree_map(torch.clone, stack([one.state for one in learners]))
+        self.opt = stack([one.opt for one in learners])
+        self._whole_opt = self.opt
+        if not self.moving.all:
+            self.whole, take = self.vector, self.moving.take
+            self.vector = take(self.whole)  # [R, M]
+            self.opt = {k: v.clone() if k == "t" else take(v) for k, v in self.opt.items()}
+        self.hyper = make_tensors(found, self.vector)
+        self.collate = self._collate()
+        self.collate.values = stack_value_tables(learners, slots) if first.values else {}
+        self.verbs = MappedVerbs(
+            self.method, self.networks, self.moving, phase=phase,
+            remembers=bool(slots) and self.method.implements("remember"),
+            latents=bool(self.collate.latents),
+        )  # fmt: skip
+        device, runs = first.device, len(learners)
+        self.lr = torch.full((runs,), training.lr, device=device, dtype=self.vector.dtype)
+        self.live = torch.ones(runs, dtype=torch.bool, device=device)  # who takes the step
+        self.step_number = torch.zeros(1, dtype=torch.long, device=device)  # among the loaded rows
+        self.sums: dict[str, Tensor] = {}  # [R] of loss terms since they were last taken
+        self.fixed_batch: Batch | None = None
+        self._answers: tuple[Any, ...] = ()  # of older networks to it, where it stays
+        self._rows: StepRows | None = None
+        self._uniform = True  # every run takes every step
+        self._fused = True  # with one rate, after one number of steps
+        self._freeze(training)
+
+    def _movable(self) -> TrainableSlices:
+        """What may move: not a root that stands still, unless verbs speak of the whole vector."""
+        whole = (
+            self.method.implements("gradient")
+            or self._follows
+            or not isinstance(self.optimizer, Optimizer)
+        )
+        return TrainableSlices(
+            self.networks.layout, [] if whole else frozen_root_names(self.learners)
+        )
+
+    def _collate(self) -> Collator:
+        """From rows to batches of all runs."""
+        learners, first = self.learners, self.learners[0]
+        device = first.device
+        opened = torch.stack([one.opened for one in learners])
+        scopes = [  # per run on the host, and moved once
+            competing_classes(first.scope, one.opened, one.stream.visible, first.stage)
+            for one in learners
+        ]
+        now = torch.full((len(learners),), first.stage, device=device)
+        made = Collator(
+            first.feed, opened=opened.to(device), scopes=torch.stack(scopes).to(device), now=now,
+            stage=first.stage, alone=uses_only_task_rows(self.method, first.stage),
+        )  # fmt: skip
+        made.latents = stack_latents(learners)
+        return made
+
+    @torch.no_grad()
+    def _step(self) -> None:
+        """One optimiser step of every run."""
+        batch, rows = self.fixed_batch, None
+        if batch is None or self.verbs.remembers:
+            rows = self._step_rows()
+        if batch is None:
+            batch = self.collate(rows)  # type: ignore[arg-type]
+        with self._precision():
+            mapped = self.verbs.mapped()(*self._arguments(batch))
+        total, data, terms, buffers, found, made = self.verbs.results(mapped)
+        self._answers = self._answers or made
+        self._mask_(total)
+        if self._clip:
+            norm = total.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # per run
+            total = total * (self._clip / norm).clamp(max=1.0)  # `data` may be the same tensor
+        before = self.vector.clone() if self._follows or not self._uniform else None
+        if self._uniform:
+            self._update_uniform(total)
+        else:
+            self._update_masked(total, before)  # type: ignore[arg-type]
+        if self._restore is not None:
+            self.vector[:, self._frozen] = self._restore
+        if self._restore_all is not None:
+            self.vector.copy_(torch.where(self._free_mask(), self.vector, self._restore_all))
+        if self._follows:
+            self._mask_(data)
+            after = self.verbs.after_step(before, self.vector, data, self.state, self.hyper)  # type: ignore[arg-type]
+            self._assign(self.state, after)
+        self._assign(self.buffers, buffers)
+        if rows is not None and isinstance(rows.into, Tensor):
+            for name, value in found.items():
+                write_slots_(self.collate.values[name], rows.into, value)
+        self._log(terms)
+        self.step_number.add_(1)
+
+    def _step_rows(self) -> StepRows:
+        return select_step(self._rows, self.step_number)  # type: ignore[arg-type]
+
+    def _arguments(self, batch: Batch) -> tuple[Any, ...]:
+        return self.verbs.arguments(
+            self.vector, self.whole, self.buffers, self.state, batch, self.hyper, self._answers
+        )
+
+    def _precision(self) -> Any:
+        if self.training.precision != "bf16":
+            return contextlib.nullcontext()
+        return torch.autocast(self.vector.device.type, dtype=torch.bfloat16)
+
+    @torch.no_grad()
+    def _interval(self) -> None:
+        """The method's `interval` for every run; those that are not at its end stay as they are."""
+        self._assign(self.state, self.verbs.after_interval(self.vector, self.state, self.hyper))
+
+    # -- parameters that may not move -------------------------------------------------------------
+    def _freeze(self, training: Training) -> None:
+        free = self.moving.take(torch.stack([one.free for one in self.learners]))
+        same = self.lists_frozen and bool((free == free[0]).all())
+        frozen = (~free[0]).nonzero()[:, 0]
+        self._free = None if same else free
+        self._frozen = frozen if same and len(frozen) else None
+        moves = self.optimizer.moves_without_gradient(training.optim_reset)
+        back = self._frozen is not None and moves
+        self._restore = self.vector[:, frozen].clone() if back else None
+        self._restore_all = self.vector.clone() if self._free is not None and moves else None
+
+    def _mask_(self, vector: Tensor) -> None:
+        if self._frozen is not None:
+            vector.index_fill_(1, self._frozen, 0.0)
+        elif self._free is not None:
+            vector.mul_(self._free)
+
+    def _free_mask(self) -> Tensor:
+        return self._free if self._free is not None else torch.ones_like(self.vector).bool()
+
+    # -- updates ----------------------------------------------------------------------------------
+    def _update_uniform(self, total: Tensor) -> None:
+        steps = self.opt["t"]
+        second = [self.opt["v"]] if "v" in self.opt else []
+        if not self._fused or (self.vector.is_cuda and self.vector.dtype != torch.float32):
+            # the fused kernels take one rate, in float32, which would round a float64 run
+            self.optimizer.update_(self.vector, total, self.opt, self.lr)
+            return
+        rate = self.lr[0] if self.vector.is_cuda else float(self.lr[0])
+        shared = steps[0]
+        self.optimizer.fused_([self.vector], [total], [self.opt["m"]], second, shared, rate)
+        steps.copy_(shared.expand_as(steps).clone())
+
+    def _update_masked(self, total: Tensor, before: Tensor) -> None:
+        """Learning rates per run; runs that are not live stay exactly as they are."""
+        old = tree_map(torch.clone, self.opt)
+        self.optimizer.update_(self.vector, total, self.opt, self.lr)
+        alive = self.live
+        self.vector.copy_(torch.where(alive[:, None], self.vector, before))
+        for new, before_step in zip(leaves(self.opt), leaves(old), strict=True):
+            new.copy_(torch.where(_broadcast_like(alive, new), new, before_step))
+
+    def _assign(self, target: Any, value: Any) -> None:
+        """Write a new tree into the old one's places, for runs that are live."""
+
+        def write(old: Tensor, new: Tensor) -> None:
+            if new is old:  # handed through: a masked write would still pass over it
+                return
+            new = new.to(old.dtype)
+            old.copy_(
+                new if self._uniform else torch.where(_broadcast_like(self.live, old), new, old)
+            )
+
+        tree_map(write, target, value)
+
+    def _log(self, terms: dict[str, Tensor]) -> None:
+        for name, term in terms.items():
+            if name not in self.sums:
+                self.sums[name] = torch.zeros_like(term)
+            value = term if self._uniform else torch.where(self.live, term, 0.0)
+            self.sums[name].add_(value)
+
+
+def _broadcast_like(live: Tensor, like: Tensor) -> Tensor:
+    return live.reshape(-1, *[1] * (like.ndim - 1))
 
 
 class LockstepTrainer(MappedStep):
@@ -44,7 +270,7 @@ class LockstepTrainer(MappedStep):
 
     def __init__(
         self,
-        learners: Sequence[Learner],
+        learners: Sequence[RunLearner],
         methods: Sequence[Method],
         training: Training,
         *,
@@ -59,50 +285,50 @@ class LockstepTrainer(MappedStep):
         self.first: dict[str, Tensor] | None = None  # [R] terms of the phase's first step
         self.steps = np.zeros(len(learners), dtype=int)  # [R] of each run in this phase
         self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
-        self._pace = math.gcd(*map(pace_of, methods))
+        self._pace = math.gcd(*map(check_every_n_steps, methods))
         # rows that the host holds cannot be fetched inside a captured or compiled step
         self._fetches = capture and not learners[0].feed.on_device
-        self._host: Minibatches | None = None  # the same rows, their numbers on the host
-        self._upcoming: Upcoming | None = None
+        self._host: StepRows | None = None  # the same rows, their numbers on the host
+        self._upcoming: RowAnnouncer | None = None
         step, interval = self._repeated()
-        self._captured = Captured(step) if capture else None
-        self._captured_interval = Captured(interval) if capture else None
+        self._captured = CapturedStep(step) if capture else None
+        self._captured_interval = CapturedStep(interval) if capture else None
 
     # -- rows -------------------------------------------------------------------------------------
-    def load(self, rows: Minibatches, fixed: bool) -> None:
+    def load(self, rows: StepRows, fixed: bool) -> None:
         """Take the rows of the next steps; fixed addresses where a graph was captured."""
         if self.verbs.remembers and not self.collate.values:
-            first = empty_tables(self.learners[0], self.method, rows, self._slots)
+            first = make_empty_tables(self.learners[0], self.method, rows, self._slots)
             runs = len(self.learners)
             self.collate.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
         self._answers, self.verbs.stays = (), False
-        places, new = row_leaves(self._rows), row_leaves(rows)
+        places, new = row_tensors(self._rows), row_tensors(rows)
         # the last stretch of steps may be shorter: what was recorded holds for it, too
-        if not fit(new, places) or not (self.verbs.padded or no_padding(rows)):
-            self._rows = copied(rows)
-            self.verbs.padded = not no_padding(rows)
+        if not shapes_fit(new, places) or not (self.verbs.padded or has_no_padding(rows)):
+            self._rows = clone_rows(rows)
+            self.verbs.padded = not has_no_padding(rows)
             self.fixed_batch = None
             self._forget()
         else:
-            lay_(places, new)
+            copy_into_(places, new)
         if fixed and not self.collate.feed.augment:
             self.step_number.zero_()
-            self.fixed_batch = self.collate(at_step(self._rows, self.step_number))  # type: ignore[arg-type]
+            self.fixed_batch = self.collate(select_step(self._rows, self.step_number))  # type: ignore[arg-type]
             self._fetches = False
             # the state, with older networks in it, is that of the beginning as well
             self.verbs.stays = self.keeps_answers and not self._follows and not self._pace
         elif not self.collate.feed.on_device and not self.collate.latents:
-            self._announce_all(on_host(rows))
+            self._announce_all(move_rows_to_host(rows))
 
-    def _announce_all(self, rows: Minibatches) -> None:
+    def _announce_all(self, rows: StepRows) -> None:
         """Where rows stay on disk, they are announced step by step."""
-        self._host, self._upcoming = rows, Upcoming(self.collate.feed, rows, cut=False)
+        self._host, self._upcoming = rows, RowAnnouncer(self.collate.feed, rows, cut=False)
 
     def _fetch(self, number: int) -> None:
         """Lay the rows of the step to come at fixed addresses."""
-        rows = at_step(self._rows, self.step_number)  # type: ignore[arg-type]
+        rows = select_step(self._rows, self.step_number)  # type: ignore[arg-type]
         if self._host is not None:
-            rows = at_host(rows, self._host, number)
+            rows = select_step_on_host(rows, self._host, number)
         batch = self.collate(rows)
         if self.fixed_batch is None:
             self.fixed_batch = tree_map(torch.clone, batch)
@@ -110,7 +336,7 @@ class LockstepTrainer(MappedStep):
             for place, value in zip(leaves(self.fixed_batch), leaves(batch), strict=True):
                 place.copy_(value)
 
-    def rekey(self, key: Tensor) -> None:
+    def reseed(self, key: Tensor) -> None:
         """Take the keys [R, 1] of another epoch over the loaded rows."""
         if self._rows is not None:
             self._rows.key.copy_(key)
@@ -226,3 +452,158 @@ class LockstepTrainer(MappedStep):
     def close(self) -> None:
         self._forget()
         self.write_back()
+
+
+# ------------------------------------------------------------------------------------------------
+# The verbs of a method, written for one run and mapped over all that train in lockstep.
+
+
+# update, gradient through the networks, loss terms, buffers, what is remembered, kept answers
+MappedGradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor], tuple[Any, ...]]
+
+
+class MappedVerbs:
+    """``loss``, ``gradient``, ``step`` and ``interval`` of a method for R runs.
+
+    No tensor of a run is kept here: all come as arguments, so that a step can be traced on others.
+
+    Parameters
+    ----------
+    moving
+        What is trained; the rest of the vector stands beside it.
+    remembers
+        Whether the method says what is remembered of a batch.
+    latents
+        Whether inputs are latents, which only the main network's top sees.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        networks: Networks,
+        moving: TrainableSlices,
+        *,
+        phase: str,
+        remembers: bool,
+        latents: bool,
+    ) -> None:
+        self.method, self.networks, self.moving = method, networks, moving
+        self.phase, self.remembers, self.latents = phase, remembers, latents
+        self.projects = method.implements("gradient")
+        self.touches: bool | None = None  # whether the loss writes penalties on the vector
+        self.padded = True  # whether some rows of a batch may not count
+        self.stays = False  # whether batch and state are the same in all steps
+
+    # -- gradients: the step itself calls what `mapped` returns, so that whoever looks at the stack
+    # inside of a loss finds few frames
+    def mapped(self) -> Callable[..., Any]:
+        """From `arguments` to what `results` takes apart, for all runs."""
+        if self.projects:
+            return vmap(self._projected_of_one)
+        apart = (0, 1) if self._apart else 0
+        return vmap(func_grad(self._loss_of_one, argnums=apart, has_aux=True))
+
+    @property
+    def _apart(self) -> bool:
+        """Whether the gradient of penalties is had beside that of the data terms."""
+        return self.touches is not False and self.moving.all
+
+    def arguments(
+        self, vector: Tensor, whole: Tensor | None, buffers: Any, state: Any, batch: Batch,
+        hyper: Any, answers: tuple[Any, ...] = (),
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """Weights, what stands beside them, and all that a loss needs.
+
+        Beside weights that are all there are: the vector that penalties are on, or nothing. Beside
+        those that move: the `whole` vector. `answers` are what older networks said to the batch.
+        """
+        beside: Any = vector if self._apart and not self.projects else ()
+        return vector, beside if whole is None else whole, buffers, state, batch, hyper, answers
+
+    def results(self, found: Any) -> MappedGradients:
+        """Update, gradient through the networks, loss terms, buffers, what is remembered, kept."""
+        if self.projects:
+            return found  # type: ignore[no-any-return]
+        data, (*rest, kept) = found
+        if not isinstance(data, tuple):
+            return data, data, *rest, kept
+        return data[0] + data[1], data[0], *rest, kept
+
+    def _loss_of_one(
+        self, weights: Tensor, beside: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
+        answers: tuple[Any, ...] = (), names: tuple[str, ...] = (), remembers: bool | None = None,
+    ) -> tuple[Tensor, Any]:  # fmt: skip
+        """The loss of one run, or some of its terms, and what comes with it."""
+        method = replace_values(self.method, hyper)
+        net = FunctionalNet(
+            self.networks, weights, buffers, key=batch.key,
+            penalty=weights.detach() if isinstance(beside, tuple) else beside,
+            still=None if self.moving.all else (self.moving, beside),
+            real=() if self.padded else batch.row_weights,
+        )  # fmt: skip
+        net.phase = self.phase
+        net.kept = TeacherCache(batch.x, state, answers) if self.stays else None
+        if self.latents:
+            net.main = "net.top"
+        terms = check_loss_terms(method, method.loss(net, batch, state))
+        if self.touches is None or net.touched:
+            self.touches = net.touched
+        total = sum(t for name, t in terms.items() if not names or name in names)
+        found: dict[str, Tensor] = {}
+        if self.remembers if remembers is None else remembers:  # of the pass that the loss made
+            found = method.remember(net, batch, state)
+        kept = tuple(net.kept.made) if net.kept is not None else ()
+        return total, (terms, net.buffers, found, kept)  # type: ignore[return-value]
+
+    def _projected_of_one(
+        self, vector: Tensor, _: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
+        answers: tuple[Any, ...] = (),
+    ) -> MappedGradients:  # fmt: skip
+        """What a method makes of gradients of its choice."""
+        own: dict[str, Any] = {"buffers": buffers}
+
+        def of(which: Batch, names: tuple[str, ...], at: Tensor | None) -> Tensor:
+            remembers = self.remembers and which is batch
+            weights = vector if at is None else at
+            rest = (own["buffers"], state, which, hyper, (), names, remembers)
+            apart = (0, 1) if self.touches is not False else 0
+            penalised = weights if self.touches is not False else ()
+            found = func_grad(self._loss_of_one, argnums=apart, has_aux=True)(
+                weights, penalised, *rest
+            )
+            data, (terms, after, remembered, _) = found
+            penalty = None
+            if isinstance(data, tuple):
+                data, penalty = data
+            own["buffers"] = after
+            if which is batch:
+                own.setdefault("data", data)
+                own.setdefault("terms", terms)
+                own.setdefault("found", remembered)
+            return torch.as_tensor(data if penalty is None else data + penalty)
+
+        grad = Gradient(of, vector, self.networks.layout)
+        total = replace_values(self.method, hyper).gradient(grad, batch, state)
+        total = check_update_direction(self.method, total, vector, "terms" in own)
+        return total, own["data"], own["terms"], own["buffers"], own["found"], ()
+
+    # -- what follows a step ----------------------------------------------------------------------
+    def after_step(
+        self, before: Tensor, after: Tensor, data: Tensor, state: Any, hyper: Any
+    ) -> Any:
+        """The states of all runs after the method's ``step``."""
+        return vmap(self._step_of_one)(before, after, data, state, hyper)
+
+    def _step_of_one(
+        self, before: Tensor, after: Tensor, data: Tensor, state: Any, hyper: Any
+    ) -> Any:
+        found = replace_values(self.method, hyper).step(before, after, data, state)
+        return check_state(self.method, "step", found)
+
+    def after_interval(self, after: Tensor, state: Any, hyper: Any) -> Any:
+        """The states of all runs after its ``interval``; those not at its end stay as they are."""
+        return vmap(self._interval_of_one)(after, state, hyper)
+
+    def _interval_of_one(self, after: Tensor, state: Any, hyper: Any) -> Any:
+        found = replace_values(self.method, hyper).interval(after, state)
+        return check_state(self.method, "interval", found)

@@ -1,4 +1,5 @@
-"""One run without functional transforms: the module itself under plain autograd.
+"""One run without functional transforms: the module itself under plain autograd, with the
+entries that stay frozen.
 
 The module's parameters are views of the run's vector, so the method code is the same as in
 lockstep, while a step costs what a hand-written loop costs.
@@ -14,32 +15,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram import parallel
-from engram.engine.batches.collate import (
-    Collate,
-    Minibatch,
-    Upcoming,
-    on_host,
-    one_step,
-    only_own_rows,
+from engram import distributed
+from engram.engine.batches import (
+    Collator,
+    RowAnnouncer,
+    move_rows_to_host,
+    select_step_unpadded,
+    uses_only_task_rows,
 )
-from engram.engine.batches.latents import still_root
-from engram.engine.batches.sampler import Minibatches
-from engram.engine.batches.values import empty_tables, tables_of, write_
-from engram.engine.optim import Grouped, optimizer_of
-from engram.engine.trainers.standing import Standing
+from engram.engine.optim import PartitionedOptimizer, make_optimizer
+from engram.engine.sampler import StepRows
+from engram.engine.stored_values import (
+    frozen_root_names,
+    make_empty_tables,
+    stack_value_tables,
+    write_slots_,
+)
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.learner.batch import Batch
-from engram.learner.bound import BoundNet
-from engram.learner.learner import Learner
-from engram.learner.moving import Moving
-from engram.learner.scopes import competing
-from engram.methods.answers import direction, named_terms, next_state
-from engram.methods.base import Gradient, Method, Terms, pace_of
+from engram.learner.bound_module import BoundNet
+from engram.learner.learner import RunLearner
+from engram.learner.objectives import competing_classes
+from engram.learner.parameter_layout import TrainableSlices
+from engram.methods.method import (
+    Gradient,
+    Method,
+    Terms,
+    check_every_n_steps,
+    check_loss_terms,
+    check_state,
+    check_update_direction,
+)
 
 
-class Slopes(NamedTuple):
+class Gradients(NamedTuple):
     """The gradient of one step."""
 
     parts: list[Tensor]  # through the networks, by parameter
@@ -52,44 +62,47 @@ class SingleTrainer:
     """Trains one learner through one phase, in place."""
 
     def __init__(
-        self, learner: Learner, method: Method, training: Training, *, slots: int = 0,
+        self, learner: RunLearner, method: Method, training: Training, *, slots: int = 0,
         phase: str = "task",
     ) -> None:  # fmt: skip
         self.learner, self.method, self.phase = learner, method, phase
-        self.optimizer = optimizer_of(training, learner.networks)
+        self.optimizer = make_optimizer(training, learner.networks)
         learner.vector = learner.vector.clone()  # methods may have kept the old tensor as an anchor
         self._projects = method.implements("gradient")
-        self._follows, self._pace = method.implements("step"), pace_of(method)
-        self._grouped = isinstance(self.optimizer, Grouped)
+        self._follows, self._pace = method.implements("step"), check_every_n_steps(method)
+        self._grouped = isinstance(self.optimizer, PartitionedOptimizer)
         # verbs, optimisers in parts and those written out speak of the whole vector
         exact = learner.vector.is_cuda and learner.vector.dtype != torch.float32
         whole = self._projects or self._follows or self._grouped or exact
-        still = [] if whole else still_root([learner])
-        self.moving = Moving(learner.networks.layout, still)
+        still = [] if whole else frozen_root_names([learner])
+        self.moving = TrainableSlices(learner.networks.layout, still)
         self.net = BoundNet(
             learner.networks, learner.vector, learner.buffers,
             channels_last=learner.networks.channels_last, still=still,
         )  # fmt: skip
-        self.collate = _collate_of(learner, method)
+        self.collate = _make_collator(learner, method)
         if learner.latents:
             self.collate.latents, self.net.main = learner.latents, "net.top"
         self.sums: dict[str, Tensor] = {}
         self.first: dict[str, Tensor] | None = None  # [R] terms of the stage's first step
         self.steps = 0
-        self._rows: Minibatches | None = None
+        self._rows: StepRows | None = None
+        self._lengths: tuple[int, ...] = ()  # of the main batch of every step
         # rows that the host holds are fetched ahead; latents are a table on the device
         self._fetches = not learner.feed.on_device and not learner.latents
-        self._upcoming: Upcoming | None = None
+        self._upcoming: RowAnnouncer | None = None
         self._padded = False
         self._slots, self._remembers = slots, bool(slots) and method.implements("remember")
-        tables = tables_of([learner], slots) if learner.values else {}
+        tables = stack_value_tables([learner], slots) if learner.values else {}
         self.collate.values = {name: table[0] for name, table in tables.items()}
         self._batch: Batch | None = None  # of the present step
         self._found: dict[str, Tensor] = {}  # what is remembered of it
         self._clip = training.clip
         self._autocast = training.precision == "bf16"
-        drifts = self.optimizer.moves_still(training.optim_reset)
-        self._standing = Standing(learner.free, learner.vector, self._parts, drifts=drifts)
+        drifts = self.optimizer.moves_without_gradient(training.optim_reset)
+        self._frozen_entries = FrozenEntries(
+            learner.free, learner.vector, self._parts, drifts=drifts
+        )
         self._m = self._parts(learner.opt["m"])
         self._v = self._parts(learner.opt["v"]) if "v" in learner.opt else []
         self._views = self._parts(learner.vector)
@@ -99,26 +112,27 @@ class SingleTrainer:
         views = self.learner.networks.layout(vector)
         return [views[name] for name in self.moving.names]
 
-    def load(self, rows: Minibatches, fixed: bool) -> None:
+    def load(self, rows: StepRows, fixed: bool) -> None:
         """Take the rows of the next steps."""
         self._prepare(rows)
         self._rows = rows
         self._announce_all(rows)
 
-    def _prepare(self, rows: Minibatches) -> None:
+    def _prepare(self, rows: StepRows) -> None:
+        self._lengths = rows.lengths
         # the main batch is cut to its length, but a reservoir may be empty at first
         self._padded = any(bool((batch.w == 0).any()) for batch in rows.apart)
         if self._remembers and not self.collate.values:
-            self.collate.values = empty_tables(self.learner, self.method, rows, self._slots)
+            self.collate.values = make_empty_tables(self.learner, self.method, rows, self._slots)
 
-    def _announce_all(self, rows: Minibatches) -> None:
+    def _announce_all(self, rows: StepRows) -> None:
         """Where rows stay on disk: their numbers on the host, to be announced step by step."""
         if not self._fetches:
             return
-        host = on_host(rows)
-        self._rows, self._upcoming = host, Upcoming(self.collate.feed, host, cut=True)
+        host = move_rows_to_host(rows)
+        self._rows, self._upcoming = host, RowAnnouncer(self.collate.feed, host, cut=True)
 
-    def rekey(self, key: Tensor) -> None:
+    def reseed(self, key: Tensor) -> None:
         """Take the keys [1, 1] of another epoch over the loaded rows."""
         if self._rows is not None:
             self._rows = self._rows._replace(key=key)
@@ -132,22 +146,22 @@ class SingleTrainer:
         for number in range(start, stop):
             if self._upcoming is not None:
                 self._upcoming(number)
-            rows = one_step(self._rows, number)
+            rows = select_step_unpadded(self._rows, number, self._lengths[number])
             self._batch = self.collate(rows)
-            if parallel.current() is None:
+            if distributed.current_ranks() is None:
                 found = gradient(self._batch)
             else:
-                found = self._or_as_before(gradient, self._batch)
+                found = self._gradient_or_undo(gradient, self._batch)
             self._step(rows, found, rate)
             self._count()
 
-    def _or_as_before(self, gradient: Callable[[Batch], Slopes], batch: Batch) -> Slopes:
+    def _gradient_or_undo(self, gradient: Callable[[Batch], Gradients], batch: Batch) -> Gradients:
         """A gradient of all ranks; if one is lost on the way, the step was never begun."""
         buffers = {name: value.clone() for name, value in self.net.read_buffers().items()}
         sums = dict(self.sums)
         try:
             return gradient(batch)
-        except parallel.LostRank:
+        except distributed.LostRank:
             self.net.place(buffers)
             self.sums = sums
             raise
@@ -160,7 +174,7 @@ class SingleTrainer:
         if self._pace and self.steps % self._pace == 0:
             self._interval()
 
-    def _step(self, rows: Minibatch, gradient: Slopes, lr: float | Tensor) -> None:
+    def _step(self, rows: StepRows, gradient: Gradients, lr: float | Tensor) -> None:
         """Update the weights, and what the method keeps of the step."""
         learner, (parts, penalty, data, flat) = self.learner, gradient
         flattened = penalty is not None or self._follows or self._clip or self._grouped
@@ -169,23 +183,23 @@ class SingleTrainer:
             flat = data if penalty is None else data + penalty
         if isinstance(rows.into, Tensor):
             for name, value in self._found.items():
-                write_(self.collate.values[name], rows.into, value)
+                write_slots_(self.collate.values[name], rows.into, value)
         before = learner.vector.clone() if self._follows else None
         if flat is None:
-            self._standing.mask_parts_(parts)
+            self._frozen_entries.mask_parts_(parts)
             self._update(self._views, parts, self._m, self._v, lr)
         else:
-            self._standing.mask_(flat)
+            self._frozen_entries.mask_(flat)
             if self._clip:
                 flat = flat * (self._clip / flat.norm().clamp(min=1e-12)).clamp(max=1.0)
             of = self.moving.pieces
             second = of(learner.opt["v"]) if self._v else []
             self._update(of(learner.vector), of(flat), of(learner.opt["m"]), second, lr)
-        self._standing.put_back_(learner.vector)
+        self._frozen_entries.restore_frozen_(learner.vector)
         if before is not None and data is not None:
-            data = self._standing.masked(data)
+            data = self._frozen_entries.masked(data)
             found = self.method.step(before, learner.vector, data, learner.state)
-            self._set_state(next_state(self.method, "step", found))
+            self._set_state(check_state(self.method, "step", found))
         self.net.end()
 
     def _update(
@@ -196,12 +210,12 @@ class SingleTrainer:
 
     def _interval(self) -> None:
         found = self.method.interval(self.learner.vector, self.learner.state)
-        self._set_state(next_state(self.method, "interval", found))
+        self._set_state(check_state(self.method, "interval", found))
 
     def _set_state(self, state: Any) -> None:
         self.learner.state = state
 
-    def _gradient(self, batch: Batch, *names: str) -> Slopes:
+    def _gradient(self, batch: Batch, *names: str) -> Gradients:
         """Of the loss, or of some of its terms."""
         net, state = self.net, self.learner.state
         net.phase = self.phase
@@ -212,7 +226,7 @@ class SingleTrainer:
             scope = torch.autocast(self.learner.device.type, dtype=torch.bfloat16)
         with scope:
             found = self.method.loss(net, batch, state)
-        terms = named_terms(self.method, found)
+        terms = check_loss_terms(self.method, found)
         if self._remembers and batch is self._batch:
             values = self.method.remember(net, batch, state)
             self._found = {name: value.detach() for name, value in values.items()}
@@ -224,20 +238,20 @@ class SingleTrainer:
             raise bad(f"{type(self.method).__name__}.loss", expected, "constants")
         inputs = [*net.parameters, *([net.leaf] if net.touched else [])]
         parts = torch.autograd.grad(total, inputs, allow_unused=True)
-        found_parts, ranks = net.as_laid_out(parts), parallel.current()
+        found_parts, ranks = net.flatten_gradients(parts), distributed.current_ranks()
         if ranks is not None:  # each has followed its own rows; penalties are on the whole vector
             found_parts = ranks.summed(found_parts)
         self._log(terms)
-        return Slopes(found_parts, parts[-1] if net.touched else None)
+        return Gradients(found_parts, parts[-1] if net.touched else None)
 
-    def _projected(self, batch: Batch) -> Slopes:
+    def _projected(self, batch: Batch) -> Gradients:
         """What the method makes of gradients of its choice."""
         vector, layout = self.learner.vector, self.learner.networks.layout
         own: list[Tensor] = []  # of the current batch
 
         def of(which: Batch, names: tuple[str, ...], at: Tensor | None) -> Tensor:
             logged, remembered = dict(self.sums), self._found
-            with self.net.moved_to(at), torch.enable_grad():
+            with self.net.use_vector(at), torch.enable_grad():
                 found = self._gradient(which, *names)
             if which is not batch or own:  # the log speaks of the batch's first gradient
                 self.sums, self._found = logged, remembered
@@ -248,8 +262,8 @@ class SingleTrainer:
 
         with torch.no_grad():
             found = self.method.gradient(Gradient(of, vector, layout), batch, self.learner.state)
-        total = direction(self.method, found, vector, bool(own))
-        return Slopes([], None, own[0], total.clone() if total is own[0] else total)
+        total = check_update_direction(self.method, found, vector, bool(own))
+        return Gradients([], None, own[0], total.clone() if total is own[0] else total)
 
     def _log(self, terms: Terms) -> None:
         for name, term in terms.items():
@@ -289,11 +303,69 @@ class SingleTrainer:
         self.net.release()
 
 
-def _collate_of(learner: Learner, method: Method) -> Collate:
+def _make_collator(learner: RunLearner, method: Method) -> Collator:
     """What makes the batches of a task."""
     opened, visible = learner.opened.to(learner.device), learner.stream.visible.to(learner.device)
-    return Collate(
-        learner.feed, opened=opened, now=torch.tensor(learner.stage, device=learner.device),
-        scopes=competing(learner.scope, opened, visible, learner.stage), stage=learner.stage,
-        alone=only_own_rows(method, learner.stage),
-    )  # fmt: skip
+    return Collator(
+        learner.feed,
+        opened=opened,
+        now=torch.tensor(learner.stage, device=learner.device),
+        scopes=competing_classes(learner.scope, opened, visible, learner.stage),
+        stage=learner.stage,
+        alone=uses_only_task_rows(method, learner.stage),
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Entries of a run's vector that may not move while it trains alone.
+
+
+class FrozenEntries:
+    """No gradient for what may not move; it is put back where the optimiser moves it all the same.
+
+    Parameters that stand still as a whole are in no update, so they cannot drift.
+
+    Parameters
+    ----------
+    free
+        [P] which entries may move.
+    vector
+        [P] the weights.
+    parts
+        Gives the views of a vector, one for each parameter that is updated.
+    drifts
+        Whether the optimiser moves entries without gradient (weight decay, old momentum).
+    """
+
+    def __init__(
+        self, free: Tensor, vector: Tensor, parts: Callable[[Tensor], list[Tensor]], *, drifts: bool
+    ) -> None:
+        frozen = (~free).nonzero()[:, 0]
+        self._frozen = frozen if len(frozen) else None
+        views = parts(free)
+        self._masks = [(i, v) for i, v in enumerate(views) if not bool(v.all())]
+        updated = torch.zeros_like(free)
+        for mine, may_move in zip(parts(updated), views, strict=True):
+            mine.copy_(~may_move)
+        self._places = updated.nonzero()[:, 0]
+        back = drifts and len(self._places) > 0
+        self._before = vector[self._places].clone() if back else None
+
+    def mask_parts_(self, grads: list[Tensor]) -> None:
+        """Of gradients by parameter, in place."""
+        for index, mask in self._masks:
+            grads[index].mul_(mask)
+
+    def mask_(self, flat: Tensor) -> None:
+        """Of a gradient of the whole vector, in place."""
+        if self._frozen is not None:
+            flat.index_fill_(0, self._frozen, 0.0)
+
+    def masked(self, flat: Tensor) -> Tensor:
+        """The same as a tensor of its own, where anything stands still."""
+        return flat if self._frozen is None else flat.index_fill(0, self._frozen, 0.0)
+
+    def restore_frozen_(self, vector: Tensor) -> None:
+        """After an update: what stands still is where it was."""
+        if self._before is not None:
+            vector[self._places] = self._before

@@ -1,5 +1,11 @@
-"""Papers that can be reproduced: the tables of each in one module, its preset in another."""
+"""The papers, one module each: its preset (every choice the paper leaves open), recipes, tables
+and figures, as `TABLES`.
+
+Planning, measuring and verdicts are the same for all and are in `reproduce`. Begin with
+`paper_base` (what presets share), then `rwalk_paper`.
+"""
 
 from __future__ import annotations
 
-WRITTEN = ("rwalk", "cgl", "confer", "iirc", "cnd")  # modules here, whose `TABLES` are a `Paper`
+# modules here, whose `TABLES` are a `Paper`; what a paper only enumerates is in tables/NAME.yaml
+PAPER_NAMES = ("rwalk", "cgl", "confer", "iirc", "cnd")

@@ -1,0 +1,272 @@
+"""The suite: a target in, a report out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from torch import nn
+
+from engram import methods
+from engram.checks import (
+    detector_rules,
+    equality_rules,
+    form_rules,
+    leakage_rules,
+    learning_rules,
+    method_family_rules,
+    network_rules,
+    policy_rules,
+    probe_rules,
+)
+from engram.checks.check_report import CheckFinding, CheckReport, run_checks
+from engram.errors import bad
+from engram.memory import Memory, Policy
+from engram.memory import policies as policy_names
+from engram.methods.method import Method
+from engram.models import models
+from engram.novelty import Detector
+from engram.novelty import detectors as detector_names
+from engram.plugins import load_user_object, unknown_name
+from engram.probes import Probe
+
+Check = Callable[[Any], None]
+
+METHOD_CHECKS: tuple[Check, ...] = (
+    form_rules.check_frozen_dataclass_with_defaults,
+    form_rules.check_recipe_round_trip,
+    form_rules.check_declarations,
+    form_rules.check_verbs_are_known,
+    form_rules.check_verbs_return_what_they_should,
+    leakage_rules.check_reads_only_what_it_may,
+    leakage_rules.check_memory_within_budget,
+    form_rules.check_stays_finite,
+    form_rules.check_single_precision,
+    form_rules.check_state_has_one_shape,
+    equality_rules.check_loss_is_pure,
+    equality_rules.check_step_is_pure,
+    equality_rules.check_interval_waits,
+    equality_rules.check_scores_row_by_row,
+    equality_rules.check_maps_without_host_decisions,
+    equality_rules.check_lockstep_is_the_loop,
+    equality_rules.check_lockstep_with_batch_norm,
+    equality_rules.check_lockstep_with_dropout,
+    equality_rules.check_lockstep_with_strengths,
+    equality_rules.check_other_settings_beside_it,
+    equality_rules.check_resume_is_uninterrupted,
+    equality_rules.check_class_ids_do_not_matter,
+    equality_rules.check_a_diverging_run_harms_no_other,
+    leakage_rules.check_test_and_future_rows_do_not_matter,
+    leakage_rules.check_labels_out_of_sight_do_not_matter,
+    leakage_rules.check_lost_rows_do_not_matter,
+    leakage_rules.check_places_of_test_rows_do_not_matter,
+    leakage_rules.check_keeps_no_samples_outside_its_memory,
+    leakage_rules.check_holds_no_more_for_more_rows,
+    leakage_rules.check_exemplars_are_trained_on,
+    equality_rules.check_it_does_something,
+    learning_rules.check_single_class_tasks,
+    learning_rules.check_one_class_first,
+    learning_rules.check_beats_chance,
+    learning_rules.check_task_incremental,
+    method_family_rules.check_replayed_classes_meet_new_ones,
+    method_family_rules.check_replayed_rows_meet_every_head,
+    learning_rules.check_known_classes_are_learnt,
+    learning_rules.check_label_sets,
+    learning_rules.check_refined_labels_in_lockstep,
+    learning_rules.check_stored_labels_stay_incomplete,
+    learning_rules.check_state_is_a_tree_of_tensors,
+    learning_rules.check_unopened_columns_stand_still,
+    learning_rules.check_finish_leaves_statistics_alone,
+    method_family_rules.check_importance_is_per_sample,
+    method_family_rules.check_step_gets_the_plain_gradient,
+    method_family_rules.check_old_networks_are_in_eval_mode,
+)
+# What fails here fails nearly everywhere: checks behind one of these are not run if it failed.
+ROOT_CHECKS: tuple[Check, ...] = (
+    form_rules.check_declarations,
+    form_rules.check_verbs_are_known,
+    form_rules.check_verbs_return_what_they_should,
+    leakage_rules.check_reads_only_what_it_may,
+    leakage_rules.check_memory_within_budget,
+    form_rules.check_stays_finite,
+)
+# And some need another one: runs that train together a step that maps, and so on.
+REQUIRED_CHECKS: dict[Check, tuple[Check, ...]] = {
+    **dict.fromkeys(
+        (
+            equality_rules.check_lockstep_with_batch_norm,
+            equality_rules.check_lockstep_with_dropout,
+            equality_rules.check_lockstep_with_strengths,
+            equality_rules.check_other_settings_beside_it,
+            equality_rules.check_a_diverging_run_harms_no_other,
+            learning_rules.check_refined_labels_in_lockstep,
+        ),
+        (
+            equality_rules.check_loss_is_pure,
+            equality_rules.check_maps_without_host_decisions,
+            equality_rules.check_lockstep_is_the_loop,
+        ),
+    ),
+    **dict.fromkeys(  # they look at runs side by side
+        (
+            equality_rules.check_loss_is_pure,
+            equality_rules.check_step_is_pure,
+            equality_rules.check_interval_waits,
+            equality_rules.check_scores_row_by_row,
+            equality_rules.check_maps_without_host_decisions,
+            leakage_rules.check_holds_no_more_for_more_rows,
+            method_family_rules.check_step_gets_the_plain_gradient,
+            method_family_rules.check_old_networks_are_in_eval_mode,
+        ),
+        (form_rules.check_state_has_one_shape,),
+    ),
+    equality_rules.check_lockstep_is_the_loop: (
+        equality_rules.check_loss_is_pure,
+        equality_rules.check_maps_without_host_decisions,
+    ),
+    **dict.fromkeys(  # they compare two trainings, which differ anyway if the loss has a past
+        (
+            equality_rules.check_resume_is_uninterrupted,
+            equality_rules.check_class_ids_do_not_matter,
+            leakage_rules.check_test_and_future_rows_do_not_matter,
+            leakage_rules.check_labels_out_of_sight_do_not_matter,
+            leakage_rules.check_lost_rows_do_not_matter,
+            leakage_rules.check_places_of_test_rows_do_not_matter,
+            learning_rules.check_stored_labels_stay_incomplete,
+        ),
+        (equality_rules.check_loss_is_pure,),
+    ),
+    learning_rules.check_unopened_columns_stand_still: (
+        equality_rules.check_maps_without_host_decisions,
+    ),
+    equality_rules.check_it_does_something: (leakage_rules.check_exemplars_are_trained_on,),
+    learning_rules.check_task_incremental: (learning_rules.check_beats_chance,),
+    method_family_rules.check_replayed_classes_meet_new_ones: (learning_rules.check_beats_chance,),
+    learning_rules.check_known_classes_are_learnt: (learning_rules.check_beats_chance,),
+    learning_rules.check_label_sets: (learning_rules.check_beats_chance,),
+}
+POLICY_CHECKS: tuple[Check, ...] = (
+    policy_rules.check_prefix_of_a_ranking_is_a_ranking,
+    policy_rules.check_only_the_seed_decides,
+    policy_rules.check_policy_within_budget,
+    policy_rules.check_policy_sees_no_future,
+    policy_rules.check_policy_ignores_class_ids,
+    policy_rules.check_policy_in_lockstep,
+    policy_rules.check_reservoir_is_uniform,
+)
+
+
+def check(target: Any, *, sample_shape: tuple[int, ...] | None = None) -> CheckReport:
+    """Try a method, a memory policy, a probe or a network against every rule of the contract.
+
+    Parameters
+    ----------
+    target
+        A method, policy, probe or network, its class, its name in the library, or ``module:Class``
+        (the module may be a path to a file). A class is tried with its defaults.
+    sample_shape
+        What a network reads; without it, usual shapes are tried in turn.
+
+    Examples
+    --------
+    >>> report = check("random")
+    >>> report.ok
+    True
+    """
+    found = resolve_target(target)
+    if is_network(found):
+        one = network_rules.make_candidate(found, sample_shape)
+        shown = f"{target_name(found)} on samples of shape {one.shape}"
+        return CheckReport(shown, run_checks(network_rules.NETWORK_CHECKS, one, required_checks))
+    if sample_shape is not None:
+        raise bad("sample_shape", f"None: {target_name(found)} is no network", sample_shape)
+    if isinstance(found, type):
+        name = found.__name__
+        try:
+            found = make_default(found)
+        except TypeError as error:
+            reason = f"{name}() does not work ({error}): give every field a default"
+            return CheckReport(
+                name, [CheckFinding("frozen dataclass with defaults", False, reason)]
+            )
+    if isinstance(found, Method):
+        return CheckReport(target_name(found), run_checks(METHOD_CHECKS, found, required_checks))
+    if isinstance(found, Probe):
+        further = detector_rules.DETECTOR_CHECKS if isinstance(found, Detector) else ()
+        return CheckReport(
+            target_name(found),
+            run_checks((*probe_rules.PROBE_CHECKS, *further), found, required_checks),
+        )
+    policy = found.policy if isinstance(found, Memory) else found
+    return CheckReport(target_name(policy), run_checks(POLICY_CHECKS, policy, required_checks))
+
+
+def required_checks(one: Check) -> list[Check]:
+    """The checks without which another one can find nothing new."""
+    # what cannot be measured at all fails everywhere
+    if one in (*probe_rules.PROBE_CHECKS[2:], *detector_rules.DETECTOR_CHECKS):
+        return [probe_rules.check_measures_after_every_stage]
+    if one in network_rules.NETWORK_CHECKS[1:]:
+        compared = [network_rules.check_answers_the_same_again] * (
+            one in network_rules.COMPARED_CHECKS
+        )
+        return [network_rules.check_answers_features, *compared]
+    if one not in METHOD_CHECKS:
+        return []
+    place = METHOD_CHECKS.index(one)
+    roots = [root for root in ROOT_CHECKS if METHOD_CHECKS.index(root) < place]
+    return [*roots, *REQUIRED_CHECKS.get(one, ())]
+
+
+def target_name(target: Any) -> str:
+    """What to call a target."""
+    if isinstance(target, str):
+        return target
+    return str(getattr(target, "__name__", type(target).__name__))
+
+
+def make_default(kind: type[Any]) -> Any:
+    """An instance with defaults; a composition gets two parts that have a bit of everything."""
+    if kind is methods.Join:
+        return methods.Join(methods.ER(), methods.EWC())
+    return kind()
+
+
+def is_network(target: Any) -> bool:
+    """Whether a target is a network, its class, a factory or the name of a model."""
+    if isinstance(target, str):
+        return target in models()
+    if isinstance(target, type):
+        return issubclass(target, nn.Module)
+    # functions are policies, which are given rows to rank, or factories
+    ranks = inspect.isfunction(target) and "rows" in inspect.signature(target).parameters
+    return isinstance(target, nn.Module) or (inspect.isfunction(target) and not ranks)
+
+
+def resolve_target(target: Any) -> Any:
+    """The method, policy, network or class that a target names."""
+    if isinstance(target, str):
+        return _resolve_name(target)
+    if isinstance(target, type):
+        if issubclass(target, Method | Probe | nn.Module) or hasattr(target, "rank"):
+            return target
+    elif isinstance(target, (Method, Memory, Policy, Probe, nn.Module, FunctionType)):
+        return target
+    raise bad("target", "a method, a policy, a probe, a network, or a class of these", target)
+
+
+def _resolve_name(name: str) -> Any:
+    if ":" in name:
+        return resolve_target(load_user_object(name, what="target"))
+    if name in methods.__all__:
+        return getattr(methods, name)
+    if name in policy_names():
+        return name
+    if name in detector_names():
+        return detector_names()[name]
+    if name in models():
+        return name
+    known = [*methods.__all__, *policy_names(), *detector_names(), *models()]
+    raise unknown_name("target", name, known)

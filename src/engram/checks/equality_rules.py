@@ -1,0 +1,418 @@
+"""Equal numbers: alone or in lockstep, at once or resumed, under any class ids; pure losses and
+steps; other settings beside a run.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from engram.checks.check_report import BrokenRule, DoesNotApply, explain, require
+from engram.checks.failure_causes import explain_lockstep_difference, explain_no_difference
+from engram.checks.toy_runs import (
+    CLOSE,
+    EXACT,
+    ORDERS,
+    SIZES,
+    TaskStart,
+    Trained,
+    all_finite,
+    change_parts,
+    enter_task,
+    largest_gap,
+    make_clouds,
+    make_runs,
+    make_streams,
+    replace_field,
+    shrink_settings,
+    train_runs,
+    train_runs_alone,
+    trees_equal,
+    vary_floats,
+)
+from engram.data.dataset import Data
+from engram.engine import checkpoints as checkpoint
+from engram.engine.engine import Engine
+from engram.engine.run_definition import Run
+from engram.learner.batch import Batch
+from engram.learner.learner import RunLearner
+from engram.learner.structural_key import structural_key
+from engram.learner.tensor_tree import leaves, tree_map, tree_shapes
+from engram.methods.finetune import Finetune
+from engram.methods.method import Method, check_every_n_steps
+from engram.models.forward_pass import Output
+from engram.streams import Stream, class_incremental
+
+TOO_STRONG_HINT = "lower its strengths: the runs of this check explode (SGD, learning rate 0.02)"
+
+
+def require_lockstep_is_alone(runs: Sequence[Run]) -> None:
+    """In lockstep, and each alone in an engine of its own, runs end with the same numbers."""
+    group = Engine(runs, device="cpu", together=True).groups()
+    require(
+        len(group) == 1,
+        "the runs do not train together: fields of one method may differ in "
+        "floats only, networks(stream) must be the same but for its weights",
+    )
+    require_equal_alone(runs)
+
+
+def require_equal_alone(runs: Sequence[Run], alone: Trained | None = None) -> None:
+    """Each run ends every stage alone, in an engine of its own, as it does beside the others.
+
+    `alone` is what `train_runs_alone` gives, where that is known.
+    """
+    alone = train_runs_alone(runs) if alone is None else alone
+    together = train_runs(runs, together=True)
+    for key, one in alone.items():
+        require(all_finite(one.vector), TOO_STRONG_HINT)
+        other = together[key]
+        for name in one.tensors:
+            away = largest_gap(other.tensors[name], one.tensors[name])
+            if away >= CLOSE:
+                differ = any(run.method != runs[0].method for run in runs)
+                raise BrokenRule(
+                    f"{name} of run {key[0]} after task {key[1]} differ by {away:.1e} between "
+                    f"lockstep and loop: {explain_lockstep_difference(runs[key[0]], differ)}"
+                )
+        away = largest_gap(torch.as_tensor(other.scores), torch.as_tensor(one.scores))
+        require(away < 1e-5, f"scores after task {key[1]} differ by {away:.1e}")
+        kept = trees_equal(tuple(one.exemplars[:4]), tuple(other.exemplars[:4]))
+        require(kept, f"exemplars after task {key[1]} differ: draw by learner.seed and stage only")
+
+
+def check_lockstep_is_the_loop(method: Method) -> None:
+    """Three runs with tasks of unequal size: the same numbers together and one by one."""
+    require_lockstep_is_alone(make_runs(shrink_settings(method), make_streams()))
+
+
+def check_lockstep_with_batch_norm(method: Method) -> None:
+    """The same with batch normalisation, whose statistics must leave padding out."""
+    require_lockstep_is_alone(make_runs(shrink_settings(method), make_streams(), model="normed"))
+
+
+def check_lockstep_with_dropout(method: Method) -> None:
+    """The same with dropout, and with tasks smaller than a batch."""
+    require_lockstep_is_alone(
+        make_runs(
+            shrink_settings(method),
+            make_streams(),
+            model="dropped",
+            training=replace(EXACT, batch_size=40),
+        )
+    )
+
+
+def check_lockstep_with_strengths(method: Method) -> None:
+    """The same with another value of every float field in each run."""
+    methods = vary_floats(shrink_settings(method), len(ORDERS))
+    if methods[1] == methods[0]:
+        raise DoesNotApply("no float field")
+    require_equal_alone(
+        make_runs(methods, make_streams())
+    )  # not one group, if a float decides what networks compute
+
+
+def check_resume_is_uninterrupted(method: Method) -> None:
+    """Stopped after any task and resumed from its file, a run ends bitwise as one at a stretch."""
+    training = replace(EXACT, optimizer="adam", lr=1e-3, optim_reset=False)
+    runs = make_runs(shrink_settings(method), make_streams()[:1], model="normed", training=training)
+    with tempfile.TemporaryDirectory() as name:
+        whole, last = {}, 0
+        for stage in Engine(runs, device="cpu", together=False).stages():
+            folder = Path(name) / str(stage.stage)
+            checkpoint.save_checkpoint(stage.learner, folder)
+            whole, last = stage.learner.__dict__.copy(), stage.stage
+        for cut in range(last):
+            after = _resume_run(runs, Path(name) / str(cut), cut)
+            for part in ("vector", "buffers", "state", "opt", "free"):
+                equal = trees_equal(getattr(after, part), whole[part])
+                require(
+                    equal,
+                    f"{part} differ after a resume behind task {cut}: keep all that "
+                    "later tasks need in learner.state, none of it on self",
+                )
+            kept = trees_equal(tuple(after.exemplars[:4]), tuple(whole["exemplars"][:4]))
+            require(kept, f"exemplars differ after a resume behind task {cut}")
+
+
+def _resume_run(runs: Sequence[Run], folder: Path, cut: int) -> RunLearner:
+    def resume(_place: int, learner: RunLearner) -> int:
+        return checkpoint.load_checkpoint(learner, folder, range(cut + 1))
+
+    stages = list(Engine(runs, device="cpu", together=False).stages(resume=resume))
+    return stages[-1].learner
+
+
+def check_class_ids_do_not_matter(method: Method) -> None:
+    """Other ids for the same classes in the same order: the same numbers, bitwise."""
+    rename = (3, 5, 0, 1, 4, 2)
+    orders = ORDERS[1], tuple(rename[c] for c in ORDERS[1])
+    both = []
+    for data, order in zip((make_clouds(), make_clouds(rename=rename)), orders, strict=True):
+        stream = class_incremental(data, order=list(order))
+        both.append(train_runs(make_runs(shrink_settings(method), [stream])))
+    for key, one in both[0].items():
+        other = both[1][key]
+        equal = trees_equal(one.tensors, other.tensors) and (one.scores == other.scores).all()
+        require(
+            bool(equal),
+            f"results after task {key[1]} depend on class ids: use output columns "
+            "(places in order of introduction), never ids",
+        )
+
+
+def check_a_diverging_run_harms_no_other(method: Method) -> None:
+    """A run whose numbers explode is marked; the runs beside it do not change by a bit."""
+    data = _data_with_broken_class()
+    calm, wild = (0, 1, 2, 3), (5, 1, 2, 3)  # the broken class is in one run only
+    good = _train_orders(method, data, (calm, (3, 1, 0, 2), (2, 0, 1, 3)))
+    bad = _train_orders(method, data, (calm, wild, (2, 0, 1, 3)))
+    marks = [after.diverged for (run, _), after in bad.items() if run == 1]
+    require(marks[-1] >= 0, "a run with infinite loss was not marked as diverged")
+    for (run, stage), one in good.items():
+        if run != 1:
+            require((run, stage) in bad, f"run {run} ended when its neighbour diverged")
+            # later the group is smaller by one, and matrix products may round in another way
+            away = largest_gap(bad[run, stage].tensors, one.tensors)
+            require(
+                away == 0 if stage == 0 else away < CLOSE,
+                f"run {run} changes by {away:.1e} in task {stage} when its neighbour diverges: "
+                "nothing may be summed over runs",
+            )
+
+
+def _train_orders(method: Method, data: Data, orders: Sequence[Sequence[int]]) -> Trained:
+    return train_runs(make_runs(shrink_settings(method), make_streams(data, orders)), together=True)
+
+
+def _data_with_broken_class() -> Data:
+    data = make_clouds()
+    x = torch.as_tensor(data.x).clone()
+    x[data.y[:, 0] == len(SIZES) - 1] = torch.nan  # what a loss becomes in the end
+    return replace(data, x=x)
+
+
+def check_it_does_something(method: Method) -> None:
+    """From the second task on, weights or scores differ from those of plain finetuning."""
+    verbs = ("replay", "loss", "gradient", "step", "interval", "scores", "start", "between",
+             "finish")  # fmt: skip
+    if not any(method.implements(verb) for verb in (*verbs, "networks")):
+        raise DoesNotApply("it is finetuning")
+    mine, plain = (
+        train_runs(make_runs(shrink_settings(method), make_streams()[:1])),
+        _train_finetune(),
+    )
+    last = max(mine)
+    vectors = mine[last].vector, plain[last].vector
+    if vectors[0].shape != vectors[1].shape:
+        return
+    same_scores = bool((mine[last].scores == plain[last].scores).all())
+    if torch.equal(*vectors) and same_scores:
+        raise BrokenRule(
+            "after three tasks all numbers equal those of plain finetuning, so it has no effect: "
+            + explain_no_difference(method)
+        )
+
+
+@cache  # the same for every method
+def _train_finetune() -> Trained:
+    return train_runs(make_runs(Finetune(), make_streams()[:1]))
+
+
+# ------------------------------------------------------------------------------------------------
+# Pure verbs: functions of their tensors alone, so that they map, resume and capture.
+
+
+def random_states() -> tuple[Any, ...]:
+    """The states of all global generators."""
+    numbers = repr(np.random.get_state())  # noqa: NPY002 - the global state is the point
+    return torch.get_rng_state().tolist(), numbers, random.getstate()
+
+
+def _loss_terms(method: Method, at: TaskStart, batch: Batch) -> dict[str, Tensor]:
+    return method.loss(at.net(batch), batch, at.learners[0].state)
+
+
+def check_loss_is_pure(method: Method) -> None:
+    """The same inputs give the same terms; nothing is modified, no global generator is used."""
+    at = enter_task(shrink_settings(method))
+    method, learner = at.method, at.learners[0]
+    for batch in at.own_batches():
+        tree = (learner.vector, learner.buffers, learner.state, *batch.per_row, *batch.shared)
+        kept, drawn = tree_map(torch.clone, tree), random_states()
+        first = _loss_terms(method, at, batch)
+        require(
+            random_states() == drawn,
+            "loss uses a global generator: draw with engram.keys, batch.key",
+        )
+        require(
+            trees_equal(tree, kept), "loss modifies its inputs: work on copies, return new tensors"
+        )
+        second = _loss_terms(method, at, batch)
+        require(
+            trees_equal(first, second), "loss gives other terms for the same inputs: keep no memory"
+        )
+        _require_valid_terms(first)
+
+
+def _require_valid_terms(terms: Any) -> None:
+    require(isinstance(terms, dict) and len(terms) > 0, "loss must return {name: term}")
+    for name, term in terms.items():
+        require(isinstance(name, str), f"names of loss terms are strings, not {name!r}")
+        scalar = isinstance(term, Tensor) and term.ndim == 0
+        require(scalar, f"term {name!r} must be a tensor without axes: take a weighted mean")
+        require(bool(torch.isfinite(term)), f"term {name!r} is {float(term)} on harmless data")
+
+
+def check_step_is_pure(method: Method) -> None:
+    """`step` returns a new state of the same shape and modifies nothing."""
+    if not method.implements("step"):
+        raise DoesNotApply("no step of its own")
+    at = enter_task(shrink_settings(method))
+    learner = at.learners[0]
+    before, grad = learner.vector, torch.linspace(-1, 1, len(learner.vector), dtype=torch.float64)
+    after = before - 0.01 * grad
+    tree = (before, after, grad, learner.state)
+    kept, drawn = tree_map(torch.clone, tree), random_states()
+    first = at.method.step(before, after, grad, learner.state)
+    second = at.method.step(before, after, grad, learner.state)
+    require(trees_equal(tree, kept), "step modifies its inputs: return {**state, name: new}")
+    require(random_states() == drawn, "step uses a global generator")
+    require(trees_equal(first, second), "step gives other states for the same inputs")
+    shape = [leaf.shape for leaf in leaves(first)] == [leaf.shape for leaf in leaves(kept[3])]
+    require(shape, "step must return a state with the keys and shapes it was given")
+
+
+def check_interval_waits(method: Method) -> None:
+    """`interval` modifies nothing and leaves the state alone until `pace` steps were taken."""
+    pace = check_every_n_steps(method)
+    if not pace:
+        raise DoesNotApply("no interval of its own")
+    at = enter_task(shrink_settings(method))
+    learner = at.learners[0]
+    vector, state = learner.vector, learner.state
+    grad = torch.linspace(-1, 1, len(vector), dtype=vector.dtype)
+    for step in range(1, pace + 1):
+        before, vector = vector, vector - 0.01 * grad
+        state = at.method.step(before, vector, grad, state)
+        kept, drawn = tree_map(torch.clone, (vector, state)), random_states()
+        found = at.method.interval(vector, state)
+        again = at.method.interval(vector, state)
+        require(
+            trees_equal((vector, state), kept),
+            "interval modifies its inputs: return {**state, ...}",
+        )
+        require(random_states() == drawn, "interval uses a global generator")
+        require(trees_equal(found, again), "interval gives other states for the same inputs")
+        require(
+            tree_shapes(found) == tree_shapes(state),
+            "interval must return a state with the keys and shapes it was given",
+        )
+        require(
+            step == pace or trees_equal(found, state),
+            f"interval changes the state after step {step}, before its pace of {pace}: it may be "
+            "called after any step, so count steps in the state and use torch.where",
+        )
+
+
+def check_scores_row_by_row(method: Method) -> None:
+    """The scores of a row do not depend on the rows beside it."""
+    at = enter_task(shrink_settings(method), stage=2)
+    learner = at.learners[0]
+    batch = learner.batch()
+    output = learner.net()(batch.x)
+    whole = at.method.scores(output, learner.state)
+    columns = len(learner.opened)
+    shape = tuple(whole.shape) == (len(batch.x), columns)
+    require(shape, f"scores must be [rows, {columns}], they are {tuple(whole.shape)}")
+    alone = at.method.scores(Output(output.features[:3], output.logits[:3]), learner.state)
+    require(
+        largest_gap(alone, whole[:3]) < 1e-12, "scores mix rows: use no statistics of the batch"
+    )
+
+
+def check_maps_without_host_decisions(method: Method) -> None:
+    """A mapped step traces with fake tensors: no `.item()`, no `if tensor`, fixed shapes."""
+    at = enter_task(shrink_settings(method))
+    trainer = at.trainer
+
+    def step(vector: Tensor, buffers: Any, state: Any, batch: Batch) -> Any:
+        trainer.vector, trainer.buffers, trainer.state = vector, buffers, state
+        mapped = trainer.verbs.mapped()(*trainer._arguments(batch))
+        total, data, terms, *_ = trainer.verbs.results(mapped)
+        if at.method.implements("step"):
+            moved = vector - total
+            state = trainer.verbs.after_step(vector, moved, data, state, trainer.hyper)
+        if at.method.pace:
+            state = trainer.verbs.after_interval(vector, state, trainer.hyper)
+        return total, terms, state
+
+    inputs = (trainer.vector, trainer.buffers, trainer.state, at.batch)
+    try:
+        make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+    except Exception as error:
+        raise BrokenRule(f"a mapped step cannot be traced\n{explain(error, at.method)}") from error
+
+
+# ------------------------------------------------------------------------------------------------
+# Other settings of a method beside it: each run ends as it does when nobody else is there.
+
+
+# whole numbers and switches decide shapes and ways, real numbers what a network computes
+OTHER_VALUES: dict[type, Callable[[Any], Any]] = {
+    int: lambda value: value + 1, bool: lambda value: not value, float: lambda value: value / 2,
+}  # fmt: skip
+
+
+def alter_fields(method: Method, *kinds: type) -> Method:
+    """The method with another value of every field of these types that takes one."""
+
+    def other(part: Method) -> Method:
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if field.init and type(value) in kinds:
+                part = replace_field(part, field.name, OTHER_VALUES[type(value)](value))
+        return part
+
+    return change_parts(method, other)
+
+
+def check_other_settings_beside_it(method: Method) -> None:
+    """Other settings of the method, and other seeds, in one engine: each run ends as alone."""
+    mine = shrink_settings(method)
+    others = [alter_fields(mine, *kinds) for kinds in ((float,), (int, bool), (float, int, bool))]
+    stream, known = make_streams()[1], {structural_key(mine)}
+    # the same seed: what runs of one seed share must not hide what tells them apart
+    runs, alone = make_runs(mine, [stream]), list[Trained]()
+    for one in others:
+        key = structural_key(one)
+        if key not in known and (found := _train_or_none(one, stream)) is not None:
+            runs.append(make_runs(one, [stream])[0])
+            alone.append(found)
+        known.add(key)
+    if not alone:
+        raise DoesNotApply("no number or switch among its fields")
+    runs.append(make_runs([mine, mine], [stream, stream])[1])
+    every = [train_runs(runs[:1]), *alone, train_runs(runs[-1:])]
+    require_equal_alone(
+        runs, {(p, k): after for p, one in enumerate(every) for (_, k), after in one.items()}
+    )
+
+
+def _train_or_none(method: Method, stream: Stream) -> Trained | None:
+    """The method trained alone; some settings are refused when a run begins only."""
+    try:
+        return train_runs(make_runs(method, [stream]))
+    except Exception:  # alone, as well: nothing to compare
+        return None

@@ -1,0 +1,356 @@
+"""Methods learn: single classes, known tasks, classes in other domains, refined labels, sets of
+labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from engram import keys, metrics
+from engram.checks.check_report import BrokenRule, DoesNotApply, require
+from engram.checks.equality_rules import require_lockstep_is_alone
+from engram.checks.failure_causes import explain_no_learning
+from engram.checks.toy_runs import (
+    EXACT,
+    ORDERS,
+    SAMPLE,
+    SIZES,
+    TESTS,
+    StageCopy,
+    accuracies,
+    all_finite,
+    copy_stage,
+    enter_task,
+    make_clouds,
+    make_runs,
+    make_streams,
+    shrink_settings,
+    spy_on,
+    train_runs,
+    vary_floats,
+)
+from engram.data.dataset import Data
+from engram.engine.engine import Engine
+from engram.engine.evaluation import test_items
+from engram.errors import BadArgument, plural
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import leaves, nbytes
+from engram.methods.method import DECISIONS, Method
+from engram.streams import (
+    Stream,
+    class_incremental,
+    domain_incremental,
+    hierarchical,
+    task_incremental,
+)
+from engram.streams.stream import Task
+
+LEARNS = replace(EXACT, optimizer="adam", lr=0.01, epochs=8)
+ENOUGH_ACCURACY = 0.6  # chance is about 0.3: one of two, four, six classes
+
+
+def _train_finite(method: Method, stream: Stream) -> None:
+    trained = train_runs(make_runs(shrink_settings(method), [stream]))
+    for (_, stage), after in trained.items():
+        sound = after.diverged < 0 and all_finite((after.tensors, torch.as_tensor(after.scores)))
+        alone = int((stream.opening <= stage).sum()) == 1
+        hint = ": a softmax over one class has loss and gradient 0" if alone else ""
+        require(
+            sound,
+            f"numbers are not finite after task {stage}{hint}; divide by nothing that may be 0 "
+            "where a task or a past has one class only",
+        )
+    require(max(trained)[1] == len(stream) - 1, "the run ended early")
+
+
+def check_single_class_tasks(method: Method) -> None:
+    """Tasks of one class each stay finite."""
+    _train_finite(method, class_incremental(make_clouds(), classes_per_task=1))
+
+
+def check_one_class_first(method: Method) -> None:
+    """A first task of one class is fine; tasks of unequal numbers of classes follow."""
+    _train_finite(method, class_incremental(make_clouds(), classes_per_task=[1, 3, 2]))
+
+
+def check_task_incremental(method: Method) -> None:
+    """With known tasks (one head each) the method runs and learns."""
+    stream = task_incremental(make_clouds(), order=list(ORDERS[1]))
+    trained = train_runs(make_runs(shrink_settings(method, LEARNS), [stream], training=LEARNS))
+    found = [accuracies(after)[-1] for after in trained.values()]
+    mean = sum(found) / len(stream)
+    require(mean > ENOUGH_ACCURACY + 0.1, f"learns {mean:.2f} of each new task where chance is 0.5")
+
+
+def check_beats_chance(method: Method) -> None:
+    """Right after its training, a task is known far better than by guessing."""
+    trained = train_runs(
+        make_runs(shrink_settings(method, LEARNS), make_streams()[:1], training=LEARNS)
+    )
+    found = [accuracies(after)[-1] for after in trained.values()]
+    mean = sum(found) / len(make_streams()[0])
+    if mean <= ENOUGH_ACCURACY:
+        why = explain_no_learning(method, trained, LEARNS)
+        raise BrokenRule(
+            f"mean accuracy of the task just learnt is {mean:.2f}, guessing gives 0.31: {why}"
+        )
+
+
+def check_state_is_a_tree_of_tensors(method: Method) -> None:
+    """State is dicts and tuples of tensors; it does not grow with the number of tasks."""
+    trained = train_runs(
+        make_runs(shrink_settings(method), [class_incremental(make_clouds(), classes_per_task=1)])
+    )
+    sizes = []
+    for after in trained.values():
+        state = after.state
+        require(isinstance(state, dict), f"learner.state must be a dict, it is {type(state)}")
+        for leaf in leaves(state):
+            require(
+                isinstance(leaf, torch.Tensor),
+                f"state holds {type(leaf).__name__}; only tensors can be stacked, saved and mapped",
+            )
+        sizes.append(nbytes(state))
+    grown = sizes[-1] - sizes[1]
+    if not getattr(method, "grows", False):
+        require(
+            grown < nbytes(trained[0, 0].vector),
+            f"state grows by {grown} bytes from the "
+            "second task to the last: keep sums over tasks, or declare grows = True",
+        )
+
+
+def check_unopened_columns_stand_still(method: Method) -> None:
+    """Under weight decay and old momentum, columns of classes to come stay bitwise the same."""
+    training = replace(EXACT, weight_decay=0.1, optim_reset=False)
+    for together in (False, True):
+        runs = make_runs(shrink_settings(method), make_streams()[:2], training=training)
+        engine = Engine(runs, device="cpu", together=together)
+        fresh = [engine.learner(run) for run in runs]
+        for stage in engine.stages():
+            one = stage.learner
+            shut = one.stream.opening > stage.stage
+            for name in one.networks.class_rows:
+                now, first = one.params[name], fresh[stage.run].params[name]
+                require(
+                    torch.equal(now[shut], first[shut]),
+                    f"{name} of classes not opened yet "
+                    f"moved in task {stage.stage}: write into learner.params only rows of "
+                    "open classes",
+                )
+
+
+def check_finish_leaves_statistics_alone(method: Method) -> None:
+    """Host verbs move no running statistics of batch normalisation; training does."""
+    moved: list[str] = []
+
+    def watch(verb: str) -> Method:
+        def around(original: object, learner: RunLearner, task: Task, *more: object) -> None:
+            kept = {k: v.clone() for k, v in learner.buffers.items()}
+            original(learner, task, *more)  # type: ignore[operator]
+            if any(not torch.equal(v, learner.buffers[k]) for k, v in kept.items()):
+                moved.append(verb)
+
+        return spy_on(shrink_settings(method), verb, around)
+
+    for verb in ("start", "between", "finish"):
+        trained = train_runs(make_runs(watch(verb), make_streams()[:1], model="normed"))
+    require(
+        not moved,
+        f"{', '.join(sorted(set(moved)))} moves running statistics: pass rows "
+        "through learner.outputs, learner.net() or learner.average_gradient",
+    )
+    means = trained[0, 0].buffers["net.backbone.norm.mean"]
+    require(
+        bool((means != 0).any()),
+        "training moves no running statistics: the network must be "
+        "called through net, which is in training mode",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Known classes: a task whose classes are not new is learnt like any other, or refused.
+
+
+CLASSES, DOMAINS, ROWS = 4, 3, 18
+ENOUGH_KNOWN_CLASS_ACCURACY = 0.6  # chance is 0.25
+
+
+def make_domain_stream() -> Stream:
+    """The same classes in every task, each time at other places."""
+    key, groups = keys.fold(0, "domains"), CLASSES * DOMAINS
+    centres = 3 * keys.normal(keys.fold(key, "centres"), groups, *SAMPLE)
+    parts = []
+    for purpose, rows in (("train", ROWS), ("test", TESTS)):
+        group = torch.arange(groups).repeat_interleave(rows)
+        noise = keys.normal(keys.fold(key, purpose), len(group), *SAMPLE)
+        parts.append(((centres[group] + noise).float(), group))
+    (x, group), (test_x, test_group) = parts
+    domain = torch.cat([group, test_group]) // CLASSES
+    data = Data.from_arrays(
+        x, group % CLASSES, test=(test_x, test_group % CLASSES), name="domains",
+        attributes={"domain": domain},
+    )  # fmt: skip
+    return domain_incremental(data, by="domain")
+
+
+def own_accuracies(method: Method, stream: Stream) -> list[float]:
+    """Accuracy on each task right after its training; `BadArgument` if the method refuses.
+
+    A refusal must come before any training, not in the middle of the stream.
+    """
+    found: list[float] = []
+    try:
+        for stage in Engine(make_runs(method, [stream], training=LEARNS), device="cpu").stages():
+            found.append(accuracies(copy_stage(stage))[-1])
+    except BadArgument as error:
+        require(not found, f"it refuses the stream after {plural(len(found), 'task')} ({error})")
+        raise
+    return found
+
+
+def check_known_classes_are_learnt(method: Method) -> None:
+    """Tasks that show classes of earlier tasks in another domain are learnt, or refused at once."""
+    try:
+        worst = 0.0
+        for one in list_milder_methods(
+            shrink_settings(method, LEARNS)
+        ):  # the second only where the first is not enough
+            worst = max(worst, min(own_accuracies(one, make_domain_stream())))
+            if worst > ENOUGH_KNOWN_CLASS_ACCURACY:
+                return
+    except BadArgument as error:
+        raise DoesNotApply(f"it refuses such streams ({error})") from error
+    raise BrokenRule(
+        f"accuracy on a further domain of known classes is {worst:.2f} right after its training, "
+        f"guessing gives {1 / CLASSES:.2f}: classes that a task shows need not be new "
+        "(learner.stream.visible[learner.stage], not batch.new), or raise BadArgument in start",
+    )
+
+
+def list_milder_methods(method: Method) -> Iterator[Method]:
+    """The method, and with much smaller numbers: a penalty may be too stiff for a new domain."""
+    yield method
+    *_, smaller = vary_floats(method, 7)  # 1 / 64
+    if smaller != method:
+        yield smaller
+
+
+# ------------------------------------------------------------------------------------------------
+# Labels that are refined over time: a superclass first, its subclasses later.
+
+
+TREE: dict[str, list[str | int]] = {"A": [0, 1], "B": [2, 3]}
+REFINED_ORDERS: tuple[tuple[tuple[str | int, ...], ...], ...] = (
+    (("A", "B"), (0, 2, 4), (1, 3, 5)),
+    (("B", 5), ("A", 2, 4), (0, 1, 3)),
+    (("A", 4), ("B", 1, 5), (3, 0, 2)),
+)
+
+
+def make_refined_streams() -> list[Stream]:
+    """Three streams over one tree: rows of a subclass were partly seen under its superclass."""
+    data, found = make_clouds(), []
+    for order in REFINED_ORDERS:
+        tasks = [[_full_name(name) for name in group] for group in order]
+        stream = hierarchical(data, hierarchy=TREE, tasks=tasks, valid=0.0, post_valid=0.0)
+        found.append(stream)
+    # runs train together over one Data, and these differ in nothing
+    return [Stream(data=found[0].data, tasks=one.tasks) for one in found]
+
+
+def _full_name(name: str | int) -> str:
+    return f"superclass/{name}" if isinstance(name, str) else f"fine/{name}"
+
+
+def _require_label_sets(method: Method) -> None:
+    if DECISIONS["set"] not in method.decides:
+        raise DoesNotApply("it decides by argmax, so streams with label sets are refused")
+
+
+def check_refined_labels_in_lockstep(method: Method) -> None:
+    """Where superclasses come before their subclasses, lockstep is the loop as well."""
+    _require_label_sets(method)
+    require_lockstep_is_alone(make_runs(shrink_settings(method), make_refined_streams()))
+
+
+def check_stored_labels_stay_incomplete(method: Method) -> None:
+    """Exemplars come back with the labels of their own task, not with those that came later."""
+    _require_label_sets(method)
+    if method.memory_budget is None or method.reads == "past":
+        raise DoesNotApply("keeps no exemplars, or may read the past")
+    at = enter_task(shrink_settings(method), stage=2, on=make_refined_streams()[:2])
+    stream = at.learners[0].stream
+    for batch in at.own_batches():
+        for part in (batch, *batch.memory):
+            told = (part.y >= 0) & (part.w > 0)[:, None]
+            own = stream.visible[part.stage[:, None], part.y.clamp(min=0)]
+            require(
+                not bool((told & ~own).any()),
+                "a row comes with a label that its own task did not show: exemplars keep the "
+                "labels they were stored with",
+            )
+
+
+# ------------------------------------------------------------------------------------------------
+# Sets of labels: a method that says it can decide them learns every label of a row.
+
+
+LEARNS_LABELS = replace(EXACT, optimizer="adam", lr=0.01, epochs=30)
+ENOUGH_LABEL_SCORE = 0.7  # one of the two labels of each row, and nothing else, gives 0.5
+
+
+def make_label_set_stream() -> Stream:
+    """Three tasks of two classes each; every row has its class, and one of two labels for all."""
+    plain = make_clouds()
+    own, count = plain.labels, len(SIZES)
+    shared = count + own % 2
+    data = replace(
+        plain, y=torch.stack([own, shared], 1), classes=tuple(map(str, range(count + 2)))
+    )
+    both, tasks = (count, count + 1), []
+    for first in range(0, count, 2):
+        pair = (first, first + 1)
+        train_rows, test = (
+            part[torch.isin(own[part], torch.tensor(pair))] for part in (data.train, data.test)
+        )
+        new = pair if first else (*pair, *both)
+        tasks.append(Task(train=train_rows, test=test, new=new, visible=(*pair, *both)))
+    return Stream(data=data, tasks=tuple(tasks))
+
+
+def score_newest_task(after: StageCopy) -> float:
+    """Precision-weighted Jaccard score of the task just learnt, over all classes open by then."""
+    stream, now = after.stage.learner.stream, after.stage.stage
+    rows, stages = test_items(stream)
+    mine = (stages == now).numpy()
+    columns = np.arange(len(stream.order))
+    truth = (stream.targets[rows][:, :, None].numpy() == columns).any(1)
+    said = (after.scores > 0) & (stream.opening <= now).numpy()
+    return float(metrics.precision_weighted_jaccard(truth[mine], said[mine]))
+
+
+def check_label_sets(method: Method) -> None:
+    """Where rows carry two labels, both are learnt; or the method says it decides by argmax."""
+    if DECISIONS["set"] not in method.decides:
+        raise DoesNotApply("it decides by argmax, so streams with label sets are refused")
+    trained = train_runs(
+        make_runs(
+            shrink_settings(method, LEARNS_LABELS),
+            [make_label_set_stream()],
+            training=LEARNS_LABELS,
+        )
+    )
+    found = score_newest_task(trained[0, 0])  # of the first task: later ones have a past to be kept
+    require(
+        found > ENOUGH_LABEL_SCORE,
+        "it declares a threshold on its scores, but after the first task the labels above 0 have a "
+        f"precision-weighted Jaccard score of {found:.2f} (one right label of two: 0.50): use "
+        "net.task or a loss with a yes or no for each label of batch.y, or leave "
+        "decides = ('argmax',)",
+    )
+    require(max(trained)[1] == 2, "the run ended early")

@@ -1,0 +1,420 @@
+"""Tiny data, networks and runs for checks, methods with mild settings, and learners that have
+entered a task.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from engram import keys
+from engram.data.dataset import Data
+from engram.engine.batches import select_step
+from engram.engine.engine import Engine
+from engram.engine.evaluation import test_items
+from engram.engine.loop import open_task, train_task
+from engram.engine.pretraining import split_stream
+from engram.engine.run_definition import Run
+from engram.engine.sampler import StepRows, build_sampler
+from engram.engine.stored_values import encode_latents
+from engram.engine.trainers.lockstep import LockstepTrainer
+from engram.engine.training import Training
+from engram.errors import BadArgument
+from engram.learner.batch import Batch
+from engram.learner.learner import RunLearner
+from engram.learner.learner_proxy import call_verb
+from engram.learner.networks import FunctionalNet
+from engram.learner.tensor_tree import leaves, tree_map
+from engram.memory import Exemplars, Memory
+from engram.methods.join import Join
+from engram.methods.method import Method, Prologue
+from engram.records.stage_result import StageResult
+from engram.streams import Stream, class_incremental
+
+SIZES = (31, 12, 24, 17, 28, 9)  # training rows per class, so that tasks differ in size
+TESTS = 10
+ORDERS = ((0, 1, 2, 3, 4, 5), (5, 1, 3, 0, 4, 2), (2, 4, 5, 3, 1, 0))
+SAMPLE = (2, 1, 3)  # a skeleton of three joints, which other networks take as six numbers
+BONES = ((1, 2), (3, 2))
+# double precision and SGD: Adam alone lifts a rounding error from 1e-16 to 1e-8
+EXACT = Training(epochs=2, batch_size=16, optimizer="sgd", lr=0.02, precision="float64")
+CLOSE = 1e-10
+
+
+class NormedNetwork(nn.Module):
+    """A network with batch normalisation in its upper part."""
+
+    def __init__(self, sample_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.features, width = 12, math.prod(sample_shape)
+        self.first, self.norm = nn.Linear(width, 12), nn.BatchNorm1d(12)
+        self.root_modules = ("first",)
+
+    def root(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.first(x.flatten(1))
+        return answer
+
+    def body(self, z: Tensor) -> Tensor:
+        return torch.relu(self.norm(z))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.root(x))
+
+
+class DropoutNetwork(nn.Module):
+    """A network with dropout in its upper part."""
+
+    def __init__(self, sample_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.features, width = 12, math.prod(sample_shape)
+        self.first, self.drop = nn.Linear(width, 12), nn.Dropout(0.4)
+        self.root_modules = ("first",)
+
+    def root(self, x: Tensor) -> Tensor:
+        return torch.relu(self.first(x.flatten(1)))
+
+    def body(self, z: Tensor) -> Tensor:
+        answer: Tensor = self.drop(z)
+        return answer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.root(x))
+
+
+GRAPH = {"name": "gcn", "edges": BONES, "width": 6, "hidden": 8}
+MODELS: dict[str, Any] = {
+    "plain": {"name": "mlp", "hidden": (16,)}, "normed": NormedNetwork, "dropped": DropoutNetwork,
+}  # fmt: skip
+# a root that stands still wants a top that can learn
+SPLIT_MODELS: dict[str, Any] = MODELS | {"plain": {"name": "mlp", "hidden": (16, 16)}}
+GRAPHS: dict[str, Any] = {"plain": GRAPH, "normed": GRAPH, "dropped": {**GRAPH, "dropout": 0.4}}
+
+
+def choose_model(method: Method, kind: str) -> Any:
+    """A network of the given kind that the method accepts: some know graphs only."""
+    if any(method.replay(stage).latent for stage in range(2)):
+        return SPLIT_MODELS[kind]
+    try:
+        graphs = _asks_for_graphs(method)
+    except TypeError:  # not hashable: fields of the method may be anything
+        graphs = _asks_for_graphs.__wrapped__(method)
+    return (GRAPHS if graphs else MODELS)[kind]
+
+
+@lru_cache(maxsize=64)
+def _asks_for_graphs(method: Method) -> bool:
+    stream = class_incremental(make_clouds((2, 2)))
+    run = Run(stream=stream, method=method, model=MODELS["plain"], training=EXACT)
+    learner = Engine([run], device="cpu").learner(run)
+    learner.open_classes(0)
+    try:
+        call_verb(method.start, learner)
+    except BadArgument as error:
+        return str(error).startswith("model:")
+    return False
+
+
+def make_clouds(sizes: Sequence[int] = SIZES, *, rename: Sequence[int] | None = None) -> Data:
+    """Separable classes of unequal size; `rename` gives them other ids."""
+    key, count = keys.fold(0, "toys"), len(sizes)
+    y = torch.arange(count).repeat_interleave(torch.tensor(sizes))
+    tests = torch.arange(count).repeat_interleave(TESTS)
+    centres = 3 * keys.normal(keys.fold(key, "centres"), count, *SAMPLE)
+    noise = keys.normal(keys.fold(key, "noise"), len(y) + len(tests), *SAMPLE)
+    x = (centres[torch.cat([y, tests])] + noise).float()
+    names = torch.arange(count) if rename is None else torch.tensor(rename)
+    rest = (x[len(y) :], names[tests])
+    return Data.from_arrays(x[: len(y)], names[y], test=rest, name="clouds")
+
+
+def make_streams(
+    data: Data | None = None, orders: Sequence[Sequence[int]] = ORDERS, *, valid: float = 0.0
+) -> list[Stream]:
+    """One stream per order, three tasks of two classes each."""
+    data = make_clouds() if data is None else data
+    return [class_incremental(data, order=list(order), valid=valid) for order in orders]
+
+
+class StageCopy(NamedTuple):
+    """Copies of what a run knows after a stage."""
+
+    vector: Tensor
+    buffers: dict[str, Tensor]
+    state: dict[str, Any]
+    opt: dict[str, Any]
+    exemplars: Exemplars
+    scores: np.ndarray
+    diverged: int
+    stage: StageResult
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """Everything training changes."""
+        return {"vector": self.vector, "buffers": self.buffers, "state": self.state}
+
+
+Trained = dict[tuple[int, int], StageCopy]  # by (run, stage)
+
+
+def make_runs(
+    methods: Method | Sequence[Method], on: Sequence[Stream], *, model: str = "plain",
+    training: Training = EXACT,
+) -> list[Run]:  # fmt: skip
+    """One run per stream, with seeds 0, 1, ...; `model` is a key of `MODELS`."""
+    each = [methods] * len(on) if isinstance(methods, Method) else list(methods)
+    network = choose_model(each[0], model)
+    return [
+        Run(stream=stream, method=method, model=network, training=training, seed=seed)
+        for seed, (stream, method) in enumerate(zip(on, each, strict=True))
+    ]
+
+
+def _copy_tensor(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
+
+
+def copy_stage(stage: StageResult) -> StageCopy:
+    """The learner of a stage, safe from what later stages do to it."""
+    one = stage.learner
+    trees = tree_map(_copy_tensor, (one.vector, one.buffers, one.state, one.opt))
+    rest = (one.exemplars, stage.scores, one.diverged, stage)
+    return StageCopy._make((*trees, *rest))
+
+
+def train_runs(runs: Sequence[Run], *, together: bool = False, **options: Any) -> Trained:
+    """All stages of all runs."""
+    engine = Engine(runs, device="cpu", together=together)
+    return {(s.run, s.stage): copy_stage(s) for s in engine.stages(**options)}
+
+
+def train_runs_alone(runs: Sequence[Run]) -> Trained:
+    """All stages of all runs, each run alone in an engine of its own."""
+    found: Trained = {}
+    for place, run in enumerate(runs):
+        found |= {(place, stage): after for (_, stage), after in train_runs([run]).items()}
+    return found
+
+
+def largest_gap(first: Any, second: Any) -> float:
+    """Largest difference between two trees, relative to each tensor's size."""
+    worst = 0.0
+    for a, b in zip(leaves(first), leaves(second), strict=True):
+        if a.shape != b.shape:
+            return float("inf")
+        if a.numel():
+            scale = max(1.0, float(b.double().abs().max()))
+            away = float((a.double() - b.double()).abs().max()) / scale
+            worst = max(worst, away if away == away else float("inf"))
+    return worst
+
+
+def trees_equal(first: Any, second: Any) -> bool:
+    """Whether two trees are equal, bit by bit."""
+    pairs = zip(leaves(first), leaves(second), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def all_finite(tree: Any) -> bool:
+    """Whether no number of a tree is infinite or none."""
+    return all(bool(torch.isfinite(leaf).all()) for leaf in leaves(tree))
+
+
+def accuracies(after: StageCopy) -> list[float]:
+    """Accuracy on every task so far, in the stream's own view."""
+    stream, now = after.stage.learner.stream, after.stage.stage
+    rows, stages = test_items(stream)
+    open_ = stream.visible[stages] if stream.head == "multi" else (stream.opening <= now)[None]
+    scores = torch.as_tensor(after.scores).masked_fill(~open_, -torch.inf)
+    right = (scores.argmax(1) == stream.targets[rows][:, 0]).double()
+    return [float(right[stages == k].mean()) for k in range(now + 1)]
+
+
+# ------------------------------------------------------------------------------------------------
+# The method on trial, tamed: calm, short, with little memory, in variations.
+
+
+def change_parts(method: Method, change: Any) -> Method:
+    """The method changed; a Join with each of its parts changed."""
+    if isinstance(method, Join):
+        return Join(*(change(part) for part in method.parts))
+    changed: Method = change(method)
+    return changed
+
+
+def shrink_settings(method: Method, training: Training = EXACT) -> Method:
+    """The method with every float field above 10 set to 0.1, and with phases that are not long.
+
+    A stiff penalty and a plain gradient step of fixed size explode, whoever wrote the method. And
+    a whole number that makes a phase longer than the training's epochs is set to these.
+    """
+
+    def calmer(part: Method) -> Method:
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if field.init and isinstance(value, float) and value > 10:
+                part = replace_field(part, field.name, 0.1)
+            elif field.init and type(value) is int and value > training.epochs:
+                brief = replace_field(part, field.name, training.epochs)
+                part = brief if _sum_phase_lengths(brief) < _sum_phase_lengths(part) else part
+        return part
+
+    return shorten_pretraining(change_parts(method, calmer))
+
+
+def _sum_phase_lengths(method: Method) -> int:
+    """How long the phases of three tasks last, where the method itself says so."""
+    phases = [phase for stage in range(3) for phase in method.phases(stage)]
+    return sum(phase.epochs + phase.iterations for phase in phases)
+
+
+SHORT_ITERATIONS = 10  # steps of a prologue
+
+
+def shorten_pretraining(method: Method) -> Method:
+    """The method with a prologue of a few steps, which is enough to see whether it is right."""
+    asked = method.prologue()
+    if not isinstance(asked, Prologue) or asked.iterations <= SHORT_ITERATIONS:
+        return method
+    found, kind = copy.copy(method), _with_short_prologue(cast(Any, type(method)))
+    object.__setattr__(found, "__class__", kind)
+    return found
+
+
+def pretraining_rows(method: Method, stream: Stream, seed: int = 0) -> Tensor:
+    """Rows that no task has, because a prologue reads them."""
+    run = Run(stream=stream, method=method, seed=seed)
+    before = split_stream(run)[1]
+    parts = [] if before is None else [task.train for task in before.tasks]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
+
+
+@cache  # one class for all, so that runs can be told to be alike
+def _with_short_prologue(kind: Any) -> Any:
+    def prologue(self: Any) -> Any:
+        asked: Any = kind.prologue(self)
+        return replace(asked, iterations=SHORT_ITERATIONS) if isinstance(asked, Prologue) else asked
+
+    return type(kind.__name__, (kind,), {"prologue": prologue, "__module__": kind.__module__})
+
+
+def shrink_memory(method: Method) -> Method:
+    """The method with a memory so small that its budget cuts."""
+    sizes = {"total": 12, "per_class": 2, "per_task": 3}
+
+    def smaller(part: Method) -> Method:
+        memory = getattr(part, "memory", None)
+        if not isinstance(memory, Memory):
+            return part
+        given = {k: v for k, v in sizes.items() if getattr(memory, k) is not None}
+        return replace(part, memory=replace(memory, **given))  # type: ignore[call-arg, arg-type]
+
+    return change_parts(method, smaller)
+
+
+def vary_floats(method: Method, count: int) -> list[Method]:
+    """Copies of a method whose float fields differ, as far as the method accepts them."""
+    found = [method]
+    for number in range(1, count):
+        found.append(change_parts(method, lambda part, n=number: _scale_floats(part, 0.5**n)))
+    return found
+
+
+def _scale_floats(part: Method, factor: float) -> Method:
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if field.init and isinstance(value, float):
+            part = replace_field(part, field.name, value * factor)
+    return part
+
+
+def replace_field(part: Method, name: str, value: Any) -> Method:
+    """The method with another value of a field, or as it is where that is refused."""
+    try:
+        return replace(part, **{name: value})
+    except BadArgument:  # outside what the field allows
+        return part
+
+
+# ------------------------------------------------------------------------------------------------
+# A group of runs stopped in the middle of a task, to look at single steps.
+
+
+@dataclass
+class TaskStart:
+    """Learners that have entered a task, and the batches of its first epoch."""
+
+    method: Method
+    learners: list[RunLearner]
+    trainer: LockstepTrainer
+    rows: StepRows
+
+    @property
+    def batch(self) -> Batch:
+        """The first batch of all runs, [R, ...] leaves."""
+        return next(self.batches())
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches of all runs, step by step."""
+        for step in range(self.rows.live.shape[1]):
+            yield self.trainer.collate(select_step(self.rows, torch.tensor([step])))
+
+    def own_batches(self, run: int = 0) -> Iterator[Batch]:
+        """The batches of one run."""
+        for batch in self.batches():
+            yield batch.map(lambda leaf: leaf[run])
+
+    def net(self, batch: Batch, run: int = 0, vector: Tensor | None = None) -> FunctionalNet:
+        """A run's networks in training mode, as a loss sees them."""
+        one = self.learners[run]
+        weights = one.vector if vector is None else vector
+        net = FunctionalNet(one.networks, weights, one.buffers, key=batch.key)
+        if one.latents:
+            net.main = "net.top"
+        return net
+
+
+def enter_task(
+    method: Method,
+    *,
+    stage: int = 1,
+    model: str = "plain",
+    training: Training = EXACT,
+    runs: int = 2,
+    on: Sequence[Stream] | None = None,
+) -> TaskStart:
+    """Train up to a task, enter it, sample its first epoch; `on` gives other streams."""
+    group = make_runs(method, on or make_streams()[:runs], model=model, training=training)
+    engine = Engine(group, device="cpu", together=True)
+    learners, methods = [engine.learner(run) for run in group], [run.method for run in group]
+    for past in range(stage):  # one by one: whether the method maps is another question
+        for learner in learners:
+            train_task([learner], [method], training, past, mapped=False)
+    open_task(learners, methods, training, stage)
+    encode_latents(learners, method, stage)
+    sampler = build_sampler(learners, method, training)
+    rows = sampler.epoch(0)
+    trainer = LockstepTrainer(learners, methods, training, slots=sampler.slots)
+    trainer.load(rows, fixed=False)
+    return TaskStart(method, learners, trainer, rows)
+
+
+def spy_on(method: Method, verb: str, around: Callable[..., Any]) -> Method:
+    """A copy of a method one of whose verbs goes through ``around(original, *args)``."""
+    kind = type(method)
+    written = inspect.getattr_static(kind, verb)
+
+    def passed_on(self: Any, *args: Any) -> Any:
+        return around(written.__get__(self, type(self)), *args)
+
+    spy = copy.copy(method)
+    object.__setattr__(spy, "__class__", type(kind.__name__, (kind,), {verb: passed_on}))
+    return spy

@@ -1,0 +1,292 @@
+"""The console of all commands: where text goes, how errors are said, and the requests kept in
+run directories.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+from engram.errors import (
+    FIELD_SYNONYMS,
+    EngramError,
+    RecordError,
+    describe_user_error,
+    is_out_of_memory,
+    suggest_name,
+)
+from engram.process import Ended, exit_now, handle_end_signals, is_main_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+BAD_INPUT = 2  # also the exit code of a misspelt option
+FAILED = 1  # the work was done, and something is wrong with what came out
+ALL_DIVERGED = 1
+PROCESS_LOST = 75  # a process of a job is gone; what was done is kept
+INTERRUPTED = 130
+# options that had, or have in another command, another name
+MOVED_OPTIONS = {
+    ("reproduce", "--together"): "--group-size",
+    ("sweep", "--together"): "--pool together",
+    ("sweep", "--no-together"): "--pool serial",
+}
+PLAIN_WIDTH = 120  # columns of tables in files and pipes
+
+
+def results_console() -> Console:
+    """Where results are printed."""
+    return _console(stderr=False)
+
+
+def messages_console() -> Console:
+    """Where progress, warnings and errors are printed."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Safe(Console):
+        """A console on which nothing but this program moves the cursor or changes colours."""
+
+        def render(self, *args: Any, **options: Any) -> Iterator[Segment]:
+            for one in super().render(*args, **options):
+                yield one if one.control else one._replace(text=escape_controls(one.text))
+
+    console = Safe(stderr=stderr, highlight=False, emoji=False, quiet=not is_main_process())
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    return console
+
+
+def say(text: str, *, style: str = "") -> None:
+    """Print one line beside the results, never wrapped: paths and commands stay copyable."""
+    messages_console().print(text, style=style or None, markup=False, soft_wrap=True)
+
+
+def report_unreadable(result: Any) -> None:
+    """Files that a result passed over: what they hold is missing in it."""
+    for problem in result.problems:
+        say(f"could not read: {problem}", style="yellow")
+
+
+def emit(text: str) -> None:
+    """Print text that other programs may read."""
+    text = escape_controls(text)
+    if not is_main_process():  # of the processes of one job, one speaks
+        return
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+# control characters but line ends and tabs, and those that turn the direction of writing
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def escape_controls(text: str) -> str:
+    r"""Text as it can be printed: what would command a terminal is spelt out.
+
+    Examples
+    --------
+    >>> escape_controls("ER \x1b[31mred\x1b[0m")
+    'ER \\x1b[31mred\\x1b[0m'
+    """
+    return _CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+class CommandGroup(TyperGroup):
+    """The group of all commands: one clean line for what a user can mend, exit code 2."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Anywhere on the line: nobody knows beforehand that a command will fail.
+        ctx.meta["engram.debug"] = "--debug" in args
+        kept = [arg for arg in args if arg != "--debug"]
+        return super().parse_args(ctx, kept)
+
+    def invoke(self, ctx: Any) -> Any:
+        with shorten_warnings(), handle_end_signals(exit_now):
+            try:
+                return super().invoke(ctx)
+            except Ended as error:
+                say(f"engram: {stop_reason(error)}", style="yellow")
+                raise typer.Exit(exit_code(error)) from None
+            except Exception as error:
+                if hasattr(error, "possibilities"):  # an option that is not there
+                    suggest_options(error)
+                if ctx.meta["engram.debug"] or not is_user_error(error):
+                    raise
+                say(f"engram: {describe_error(error)}", style="red")
+                raise typer.Exit(BAD_INPUT) from None
+
+
+def is_user_error(error: BaseException) -> bool:
+    """Whether one line says all that a user needs to mend it."""
+    if isinstance(error, BrokenPipeError):
+        return False
+    known = isinstance(error, EngramError | OSError)
+    return known or is_out_of_memory(error) or bool(describe_user_error(error))
+
+
+def exit_code(error: KeyboardInterrupt) -> int:
+    """128 and the number of the signal, as shells have it."""
+    return 128 + error.number if isinstance(error, Ended) else INTERRUPTED
+
+
+def stop_reason(error: KeyboardInterrupt) -> str:
+    """In words, what ended a command early."""
+    return f"Ended by {error.name}" if isinstance(error, Ended) else "Interrupted"
+
+
+def suggest_options(error: Any) -> None:
+    """Offer the options that are near a misspelt one, who else has it, and --set for fields."""
+    known = option_names(error.ctx.command)
+    name = str(error.option_name).lstrip("-")
+    near = suggest_name(name, [one.removeprefix("--") for one in known if one.startswith("--")])
+    error.possibilities = None
+    if moved := MOVED_OPTIONS.get((error.ctx.command.name, error.option_name)):
+        error.message += f", it is called {moved} here"
+    elif near:
+        error.message += f", did you mean --{near}?"
+    elif "--device" in known and suggest_name(name, ("cuda",)):
+        error.message += ", did you mean --device cuda?"
+    elif others := find_commands_with(error.option_name, error.ctx):
+        error.message += f", it is one of {' and '.join(others)}"
+    elif "--set" in known and error.option_name.startswith("--"):
+        field = suggest_name(name, FIELD_SYNONYMS) or name.replace("-", "_")
+        error.message += f". Fields of a recipe: --set {field}=VALUE"
+
+
+def option_names(command: Any) -> list[str]:
+    """All options of a command."""
+    return [
+        one for option in command.params for one in (*option.opts, *option.secondary_opts)
+        if one.startswith("-")
+    ]  # fmt: skip
+
+
+def find_commands_with(option: str, ctx: Any) -> list[str]:
+    """The other commands that make results and have an option: who missed it meant one of them."""
+    group = ctx.find_root().command
+    alike = {name: group.commands[name] for name in ("run", "sweep", "search", "resume")}
+    if ctx.command not in alike.values():
+        return []
+    return [f"engram {name}" for name, command in alike.items() if option in option_names(command)]
+
+
+def describe_error(error: BaseException) -> str:
+    """The message of an error on one line, with the line of a user's own code it came through.
+
+    Examples
+    --------
+    >>> describe_error(OSError(28, "No space left on device", "runs"))
+    "No space left on device: 'runs'"
+    """
+    if own := describe_user_error(error):
+        return own
+    if isinstance(error, OSError) and error.strerror:
+        place = f": {error.filename!r}" if error.filename is not None else ""
+        return f"{error.strerror}{place}"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"out of memory: {text}" if is_out_of_memory(error) else text
+
+
+@contextmanager
+def shorten_warnings() -> Iterator[None]:
+    """Warnings as one line without file names, each once."""
+    usual, said = warnings.showwarning, set[str]()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        text = " ".join(str(message).split())
+        if text not in said:
+            said.add(text)
+            say(f"warning: {text}", style="yellow")
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
+
+
+# ------------------------------------------------------------------------------------------------
+# What was asked of a run directory, kept there so that ``engram resume`` can go on with it.
+
+
+FOLDER = "requests"
+# no part of the question
+RUN_OPTIONS = ("device", "address", "compile", "deterministic", "checkpoint_every", "log")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Recipes as plain values, and how to run them.
+
+    `pool` is one of `engram.experiments.pools`; `search` are the options of a search over the one
+    recipe; `folder` is where the command was given: relative paths and own modules are found from
+    there.
+    """
+
+    recipes: list[dict[str, Any]]
+    root: str | None = None
+    device: str = "auto"
+    pool: str = "auto"
+    workers: int = 0
+    address: str | None = None
+    compile: bool = False
+    deterministic: bool = False
+    checkpoint_every: str = "5m"
+    log: list[str] = field(default_factory=list)
+    search: dict[str, Any] | None = None
+    folder: str = field(default_factory=os.getcwd)
+    command: str = field(default_factory=lambda: shlex.join(["engram", *sys.argv[1:]]))
+
+    def write(self, out: Path) -> Path:
+        """Keep the request in a run directory; the same one twice is kept once."""
+        from engram.io import make_folders, to_plain, write_yaml
+
+        content = to_plain(asdict(self))
+        if self.search is None:
+            del content["search"]
+        same = {k: v for k, v in content.items() if k not in ("command", *RUN_OPTIONS)}
+        text = json.dumps(same, sort_keys=True, default=str)
+        path = out / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
+        make_folders(out)
+        make_folders(path.parent)
+        return write_yaml(path, content)
+
+    @classmethod
+    def read(cls, path: Path) -> Request:
+        """A request from its file."""
+        from engram.io import read_yaml
+
+        content = read_yaml(path)
+        names = {f.name for f in fields(cls)}
+        if not isinstance(content, Mapping) or not {"recipes"} <= set(content) <= names:
+            raise RecordError(f"{path}: is not a request of this version")
+        return cls(**content)
+
+
+def request_files(out: Path) -> list[Path]:
+    """The files of everything that was asked of a directory, oldest first."""
+    return sorted((out / FOLDER).glob("[!.]*.yaml"), key=lambda path: path.stat().st_mtime)
+
+
+def read_requests(out: Path) -> list[Request]:
+    """Everything that was asked of a directory, oldest first."""
+    return [Request.read(path) for path in request_files(out)]

@@ -1,0 +1,350 @@
+"""The commands that use a trained model: predict, serve, open-world."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from engram.cli.console import emit
+from engram.cli.options import Assignments, Device, Label, Root, Seeds, Trust
+from engram.errors import plural
+
+if TYPE_CHECKING:
+    from engram.deploy import Learner
+    from engram.deploy.unlabelled_inputs import UnlabelledInputs
+
+
+def predict(
+    source: Annotated[
+        Path, typer.Argument(metavar="DIR|MODEL", help="A run directory, or a model.engram.")
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", "-d", metavar="PATH|NAME",
+            help="A folder of images, an image, .npy, .npz, .csv or .parquet file, or a data "
+            "set (its test rows).",
+        ),
+    ],
+    label: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Method, if there are several.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed (default: the first).")] = None,
+    order: Annotated[str | None, typer.Option(help="Order, in a study of orders.")] = None,
+    task: Annotated[
+        int | None, typer.Option(help="Task of the inputs, from 1, if tasks have separate heads.")
+    ] = None,
+    novelty: Annotated[
+        bool, typer.Option("--novelty", help="Add a novelty score for each input.")
+    ] = False,
+    detector: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Novelty detector (default: the first).")
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--proba", help="Add the probability of every class.")
+    ] = False,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column to leave out. Repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE",
+            help="CSV file to write (default: print).",
+        ),
+    ] = None,
+    root: Root = None,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:  # fmt: skip
+    """Predict labels of new inputs with the model of a run or a model file.
+
+    Prints CSV: one line per input with its name, the predicted label and its probability.
+    Unreadable images are reported and left out; the exit code is then 1.
+    """
+    from engram.cli.console import FAILED, emit, say
+    from engram.deploy.unlabelled_inputs import read_inputs
+    from engram.io import atomic_write, make_folders
+
+    learner = open_model(source, label, seed, order, device, trust)
+    about = learner.published.facts["inputs"]
+    asked = read_inputs(data, about, drop=drop or (), root=str(root) if root else None)
+    where = _task_index(learner, task)
+    table = _prediction_table(learner, asked, where, probabilities)
+    if novelty or detector is not None:
+        table["novelty"] = learner.novelty(asked.x, detector=detector, task=where)
+    text = table.to_csv(index=False)
+    if out is None:
+        emit(text)
+    else:
+        make_folders(out.parent)
+        with atomic_write(out) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        say(f"{plural(len(table), 'prediction')} in {out}")
+    if asked.truth is not None and learner.published.facts["labels"] == "single":
+        _say_accuracy(learner, table, where)
+    for problem in asked.lost:
+        say(f"could not read: {problem}", style="yellow")
+    if asked.lost:
+        some = "1 image has" if len(asked.lost) == 1 else f"{len(asked.lost):,} images have"
+        say(f"{some} no prediction, {len(table):,} do")
+        raise typer.Exit(FAILED)
+
+
+def _task_index(learner: Learner, task: int | None) -> int | None:
+    """The task from 0; on the screen tasks are counted from 1."""
+    from engram.errors import bad, check_int
+
+    last = learner.tasks
+    if task is None:
+        if learner.published.facts["head"] == "multi":
+            expected = f"the task of the inputs, 1 to {last}: each task has its own head"
+            raise bad("--task", expected, None)
+        return None
+    if check_int("--task", task, 1) > last:
+        raise bad("--task", f"a task from 1 to {last}", task)
+    return task - 1
+
+
+def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
+    """How many rows are right, of those that can be: a head knows the classes of its task."""
+    from engram.cli.console import say
+
+    known, facts = table, learner.published.facts
+    if task is not None:
+        own = [facts["classes"][column] for column in facts["tasks"][task]["visible"]]
+        known = table[table["truth"].isin(own)]
+    if len(known):
+        right = (known["label"].astype(str) == known["truth"]).mean()
+        of = "" if task is None else f" of the classes of task {task + 1}"
+        rows = plural(len(known), "labelled row")
+        say(f"accuracy {right:.4f} on {rows}{of}")
+
+
+def open_model(
+    source: Path, label: str | None, seed: int | None, order: str | None, device: str, trust: bool
+) -> Learner:
+    """The learner of a model file, or of one run of a directory."""
+    from engram.deploy import Learner
+    from engram.errors import bad
+    from engram.records import read
+
+    if source.is_dir():
+        return read(source).model(label, seed, order=order, device=device, trust=trust)
+    if not source.exists():
+        raise bad("DIR|MODEL", "a run directory or a model file", str(source))
+    return Learner.load(source, device=device, trust=trust)
+
+
+def _prediction_table(
+    learner: Learner, asked: UnlabelledInputs, task: int | None, every: bool
+) -> Any:
+    import pandas as pd
+
+    found, share = learner.predict(asked.x, task=task), learner.predict_proba(asked.x, task=task)
+    if learner.published.facts["labels"] == "set":
+        found = ["|".join(map(str, one)) for one in found]
+    table = pd.DataFrame({"input": asked.names, "label": found, "probability": share.max(1)})
+    if asked.truth is not None:
+        table.insert(2, "truth", asked.truth)
+    if every:
+        for place, name in enumerate(learner.classes_.tolist()):
+            table[f"p({name})"] = share[:, place]
+    return table
+
+
+# ------------------------------------------------------------------------------------------------
+# ``engram serve``: a model behind HTTP.
+
+
+LAST_PORT = 65_535
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="A model.engram; or a run directory, with --to FILE."),
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Access token (default: $ENGRAM_TOKEN)."),
+    ] = None,
+    open_to_all: Annotated[
+        bool, typer.Option("--open", help="Require no token, even if other machines can reach it.")
+    ] = False,
+    most_bytes: Annotated[int, typer.Option(help="Largest request, in bytes.")] = 16 << 20,
+    read_seconds: Annotated[
+        float, typer.Option(help="Seconds within which a request must arrive.")
+    ] = 10.0,
+    queue: Annotated[int, typer.Option(help="Number of tasks that may wait for training.")] = 100,
+    threads: Annotated[int, typer.Option(help="Threads per prediction.")] = 1,
+    label: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Method of a run directory.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a run directory.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File to save the model of a run directory to, first."),
+    ] = None,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:  # fmt: skip
+    """Serve a model over HTTP: predict, novelty, learn, metrics, health, and a page to try it.
+
+    Tasks sent to it are trained in a separate process, one after another; the file always holds the
+    model after the last finished task.
+    """
+    pass  # import of a sibling
+    from engram.cli.console import say
+    from engram.errors import bad, check_int
+
+    _need_extra()
+    token = token if token is not None else os.environ.get("ENGRAM_TOKEN", "")
+    if host not in LOCAL_HOSTS and not token and not open_to_all:
+        expected = f"a token, because other machines can reach {host} (or --open)"
+        raise bad("--token", expected, "none")
+    check_int("--threads", threads, 1)
+    if check_int("--port", port) > LAST_PORT:
+        raise bad("--port", f"a port from 0 to {LAST_PORT}", port)
+    given = {"--to": to, "--label": label, "--seed": seed}
+    if model.is_file() and (first := next((k for k, v in given.items() if v is not None), "")):
+        raise bad(first, "no value with a model file: it is for run directories", given[first])
+
+    import torch
+
+    from engram.serve.app import create_app
+    from engram.serve.request_limits import LOOPBACK, RequestLimits, make_server, open_socket
+    from engram.serve.service import Service, require_model_file
+
+    if to is not None and model.is_dir():
+        if to.exists():
+            raise bad("--to", "a file that does not exist yet", str(to))
+        model = open_model(model, label, seed, None, device, trust).save(to)
+    limits = RequestLimits(most_bytes=most_bytes, read_seconds=read_seconds)
+    torch.set_num_threads(threads)
+    with open_socket(host, port) as at:
+        service = Service(
+            require_model_file(model),
+            device=device,
+            trust=trust,
+            queue=check_int("--queue", queue, 1),
+        )
+        hosts = LOOPBACK if host in LOCAL_HOSTS else ()
+        app = create_app(service, limits=limits, token=token, hosts=hosts)
+        port = at.getsockname()[1]  # where 0 was asked for, one that was free
+        say(f"{model} on http://{host}:{port} (API: /docs); press Ctrl-C to stop")
+        make_server(app, host=host, port=port, limits=limits).run(sockets=[at])
+
+
+def _need_extra() -> None:
+    from engram.errors import EngramError
+
+    wanted = ("fastapi", "uvicorn", "prometheus_client")
+    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EngramError(
+            f"engram serve needs {' and '.join(missing)}: pip install 'engram[serve]'"
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# ``engram open-world``: flag, have some labelled, learn, go on; against random flags.
+
+
+def open_world(
+    data: Annotated[
+        str, typer.Option("--data", "-d", metavar="NAME|PATH", help="Data set.")
+    ],
+    label: Label = None,
+    detector: Annotated[
+        str, typer.Option(metavar="NAME", help="Novelty detector (engram list detectors).")
+    ] = "Softmax",
+    method: Annotated[
+        str, typer.Option("--method", "-m", metavar="NAME", help="Method.")
+    ] = "ER",
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Network.")] = None,
+    known: Annotated[int, typer.Option(help="Number of classes known at the start.")] = 4,
+    classes_per_round: Annotated[int, typer.Option(help="New classes in each round.")] = 2,
+    novel_share: Annotated[
+        float, typer.Option(help="Share of the new classes' rows that arrive.")
+    ] = 1.0,
+    budget: Annotated[int, typer.Option(help="Labels per round.")] = 40,
+    rate: Annotated[float, typer.Option(help="False-alarm rate that sets the threshold.")] = 0.1,
+    assignments: Assignments = None,
+    seeds: Seeds = None,
+    outside: Annotated[
+        str | None, typer.Option(metavar="NAME|PATH", help="Outside set for tuning the detector.")
+    ] = None,
+    root: Root = None,
+    device: Device = "auto",
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV: every round.")] = False,
+) -> None:  # fmt: skip
+    """Let a learner discover new classes, and compare with labelling at random.
+
+    In each round, unlabelled rows arrive; those that the detector flags as novel are labelled,
+    within the budget, and learnt.
+    """
+    from dataclasses import asdict
+
+    from engram.cli import execution
+    from engram.cli.wide_tables import print_table
+    from engram.errors import plural
+    from engram.experiments import Recipe
+    from engram.experiments.build_probes import build_detectors
+    from engram.experiments.open_world import open_world
+    from engram.experiments.overrides import set_values
+
+    plain = execution.make_contents(
+        data=data,
+        methods=[method],
+        model=model,
+        seeds=seeds,
+        columns=label or (),
+        detectors=[detector],
+        outside=outside,
+    )
+    for assignment in assignments or ():
+        set_values(plain, assignment)
+    _check_settings(plain[0])
+    (asked,) = build_detectors(plain[0])
+    recipe = Recipe.of({k: v for k, v in plain[0].items() if k != "detectors"})
+    world = open_world(
+        recipe.data(str(root.absolute()) if root else None), known=known, budget=budget, rate=rate,
+        classes_per_round=classes_per_round, novel_share=novel_share, detector=asked,
+        method=recipe.method, seeds=recipe.seeds, model=recipe.model, device=device,
+        outside=plain[0].get("outside"), **asdict(recipe.training),
+    )  # fmt: skip
+    if csv:
+        emit(world.table.to_csv(index=False))
+        return
+    runs = f"mean over {len(recipe.seeds)} seeds" if len(recipe.seeds) > 1 else "one seed"
+    found = world.summary()
+    counts = [name for name in found if (found[name] % 1 == 0).all() and found[name].max() > 1]
+    found = found.astype(dict.fromkeys(counts, int))
+    rounds = plural(int(world.table["round"].max()), "round")
+    print_table(f"open world after {rounds}, {runs}", found)
+
+
+def _check_settings(content: Mapping[str, Any]) -> None:
+    """Values that the loop would not look at are refused."""
+    from engram.errors import bad
+
+    ours = ("method", "model", "training", "seeds", "detectors", "outside", "stream")
+    wrong = [name for name in content if name not in ours]
+    wrong += [
+        f"stream.{name}" for name in content["stream"] if name not in ("data", "data_options")
+    ]
+    if len(content["detectors"]) != 1 or isinstance(content["detectors"], str):
+        wrong.append("detectors")
+    if wrong:
+        expected = "values of method, model, training, data, the detector and the outside set"
+        raise bad("--set", expected, wrong)

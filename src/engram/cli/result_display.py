@@ -1,0 +1,218 @@
+"""Results as a person reads them on a terminal. Heavy: imported inside commands."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from engram.cli.console import (
+    escape_controls,
+    messages_console,
+    report_unreadable,
+    results_console,
+    say,
+)
+from engram.experiments import Plan
+from engram.models.pretrained_weights import describe_starting_weights
+from engram.records import Result
+from engram.records.prediction_scoring import SCORE_TITLES, average_name
+from engram.records.summary import describe_search
+from engram.report.diagnostics import Finding, diagnose
+from engram.streams.stream_warnings import describe_repeats, describe_scales
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_FINDINGS = 12
+STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
+
+
+def question(plans: Sequence[Plan]) -> None:
+    """What is about to be run, on two lines."""
+    streams = list({id(plan.run.stream): plan.run.stream for plan in plans}.values())
+    first = streams[0]
+    told = [note for stream in streams for note in stream.data.notes]
+    told += [describe_starting_weights(plan.run.model) for plan in plans]
+    notes = dict.fromkeys(note for note in told if note)
+    say(f"{first.data!r}")
+    more = f" and {len(streams) - 1} more streams" if len(streams) > 1 else ""
+    seeds = len({plan.run.seed for plan in plans})
+    labels = list(dict.fromkeys(plan.label for plan in plans))
+    shown = ", ".join(labels[:8]) + (f", ... ({len(labels)})" if len(labels) > 8 else "")
+    say(f"{first!r}{more}; {shown}; {seeds} seed{'s' if seeds > 1 else ''}")
+    for words in (describe_repeats(first), describe_scales(first)):
+        if words:
+            say(f"warning: {words}", style="yellow")
+    for note in notes:
+        say(f"note: {note}", style="yellow")
+
+
+def print_outcome(result: Result, folder: Path, *, page: Path | None = None) -> None:
+    """The table of results, what to look at, and where everything lies."""
+    results_console().print(summary_table(result))
+    print_footnotes(result)
+    print_findings(diagnose(select_own_views(result), result.class_names))
+    report_unreadable(result)
+    say(f"Results:  {folder}")
+    say(f"Report:   {page or f'engram report {shlex.quote(str(folder))} -o report.html'}")
+
+
+def select_own_views(result: Result) -> pd.DataFrame:
+    """The long table without the head view that the streams are not about."""
+    frame = result.frame()
+    return frame[frame["head"].isin(["", *result.heads])]
+
+
+def format_mean_std(mean: float, std: float) -> str:
+    """Mean and standard deviation.
+
+    Examples
+    --------
+    >>> (
+    ...     format_mean_std(0.91234, 0.0421),
+    ...     format_mean_std(0.5, float("nan")),
+    ...     format_mean_std(float("nan"), 0.0),
+    ... )
+    ('0.912 ± 0.042', '0.500', '-')
+    """
+    if math.isnan(mean):
+        return "-"
+    return f"{mean:.3f}" if math.isnan(std) else f"{mean:.3f} ± {std:.3f}"
+
+
+def reads_past(result: Result) -> set[str]:
+    """Labels of methods that may read the training data of earlier tasks."""
+    runs = [one for document in result.ledger for one in document.get("runs", [document])]
+    return {str(one["label"]) for one in runs if one.get("reads") == "past"} & {*result.labels}
+
+
+def summary_table(result: Result) -> Table:
+    """One line per method: what it is judged by, forgetting, and what it cost."""
+    numbers, past = result.summary(), reads_past(result)
+    costs = {str(label): row for label, row in result.cost().to_dict("index").items()}
+    fair = [label not in past for label in numbers.index]
+    mains = {average_name(figure): SCORE_TITLES[figure] for figure in dict.fromkeys(result.figures)}
+    best = {name: float(numbers[name][fair].max()) for name in mains if sum(fair) > 1}
+    table = make_plain_table("method", "runs", *mains.values(), "forgetting", "memory", "time/run")
+    for label, row in numbers.iterrows():
+        cost: Mapping[Any, float] = costs.get(str(label), {})
+        table.add_row(
+            Text(f"{label}{' *' if label in past else ''}"),
+            _runs_cell(row),
+            *(_accuracy_cell(row, name, best.get(name, math.nan)) for name in mains),
+            format_mean_std(float(row["forgetting"]), row["forgetting_std"]),
+            _memory_cell(cost, past=label in past),
+            f"{cost['seconds']:.1f} s" if "seconds" in cost else "-",
+        )
+    return table
+
+
+def _accuracy_cell(row: Any, name: str, best: float) -> Text:
+    mean = float(row[name])
+    return Text(format_mean_std(mean, row[f"{name}_std"]), style="bold" if mean == best else "")
+
+
+def _runs_cell(row: Any) -> Text:
+    runs, finished, lost = int(row["runs"]), int(row["finished"]), int(row["diverged"])
+    if lost:
+        return Text(f"{finished} of {runs}, {lost} diverged", style="red")
+    return Text(str(runs) if finished == runs else f"{finished} of {runs}")
+
+
+def _memory_cell(cost: Mapping[Any, float], *, past: bool = False) -> str:
+    """Samples that are kept, and what a method holds beside them: state and further networks.
+
+    A method that reads the past must have all earlier data at hand, as if it were kept.
+
+    Examples
+    --------
+    >>> _memory_cell({"memory_items": 40.0, "memory_bytes": 2560.0, "state_bytes": 1024.0})
+    '40 items, 2.5 KiB + 1.0 KiB state'
+    >>> _memory_cell({"memory_items": 0.0})
+    '-'
+    >>> _memory_cell({"memory_items": 0.0, "memory_bytes": 2048.0, "generator_bytes": 2048.0})
+    '2.0 KiB generator'
+    >>> _memory_cell({"past_items": 40.0, "past_bytes": 2560.0}, past=True)
+    'all past: 40 items, 2.5 KiB'
+    """
+    from engram.metrics import human_bytes
+
+    def known(name: str) -> float:
+        value = cost.get(name, 0.0)
+        return 0.0 if math.isnan(value) else value
+
+    parts = []
+    if past and "past_items" in cost:
+        size = human_bytes(int(known("past_bytes")))
+        parts.append(f"all past: {known('past_items'):.0f} items, {size}")
+    elif past:
+        parts.append("all past data")
+    drawn = known("generator_bytes")
+    if items := known("memory_items"):
+        kind = "latents" if known("latent_bytes") else "items"
+        size = human_bytes(int(known("memory_bytes") - drawn))
+        parts.append(f"{items:.0f} {kind}, {size}")
+    if drawn:
+        parts.append(f"{human_bytes(int(drawn))} generator")
+    if state := known("state_bytes") + known("network_bytes"):
+        parts.append(f"{human_bytes(int(state))} state")
+    return " + ".join(parts) or "-"
+
+
+def make_plain_table(*columns: str) -> Table:
+    """A table without boxes; numbers to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for place, column in enumerate(columns):
+        heading = Text(
+            escape_controls(column)
+        )  # as a string, "[b112]" of a label would be taken for a style
+        table.add_column(heading, justify="left" if place == 0 else "right", overflow="fold")
+    return table
+
+
+def describe_view(result: Result, stage: int | None = None) -> str:
+    """After which task, in which head view and over what the numbers of a table are."""
+    shown: dict[str, dict[str, None]] = {}
+    for label, head in zip(result.run_labels, result.heads, strict=True):
+        shown.setdefault(head, {})[label] = None
+    view = ", ".join(f"{head}-head view" for head in shown if head)
+    if len(shown) > 1:  # numbers in different views are not to be compared
+        view = "; ".join(f"{head}-head view: {', '.join(own)}" for head, own in shown.items())
+        view = f"each in its own head view ({view})"
+    spread = ", mean ± standard deviation over runs" if len(result) > len(result.labels) else ""
+    after = "after the last task" if stage is None else f"after task {stage + 1}"
+    return ", ".join(filter(None, (after, view))) + spread
+
+
+def print_footnotes(result: Result) -> None:
+    """How the numbers of the table are meant."""
+    say(f"{describe_view(result)}; forgetting: definition max", style="dim")
+    if any(figure != "accuracy" for figure in result.figures):
+        say("pw-Jaccard: precision-weighted Jaccard score of the predicted label sets, over all "
+            "distinct test rows of the tasks so far", style="dim")  # fmt: skip
+    for words in describe_search(result.recipes):
+        say(words, style="yellow")
+    models = (one.get("model") for one in result.recipes.values())
+    for line in dict.fromkeys(filter(None, map(describe_starting_weights, models))):
+        say(line, style="dim")
+    if reads_past(result):
+        say("* reads the training data of earlier tasks: an upper bound", style="dim")
+
+
+def print_findings(found: Iterable[Finding]) -> None:
+    """What the doctor says, the worst first; equal remarks about several methods on one line."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        grouped.setdefault((one.severity, one.text), []).append(one.label)
+    console = messages_console()
+    for (severity, text), labels in list(grouped.items())[:MOST_FINDINGS]:
+        line = f"{severity}: {', '.join(labels)}: {text}"
+        console.print(Text(line, style=STYLES[severity]), soft_wrap=True)
+    if len(grouped) > MOST_FINDINGS:
+        say(f"... and {len(grouped) - MOST_FINDINGS} more; the report has all of them")

@@ -1,0 +1,395 @@
+"""Tables with a column of classes: features as numbers, labels, and what is done about missing
+values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from engram.data.attributes import number_attributes
+from engram.data.conversion import Array
+from engram.data.tables.time_series import PADS, pad_series
+from engram.errors import bad, check_choice, check_float, plural, unknown
+
+if TYPE_CHECKING:
+    from engram.data.dataset import Data
+
+PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test",
+         "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid"}  # fmt: skip
+MAX_CODES = 10  # numbers that may be codes, beside words such as "3+"
+MAX_TEXT_VALUES = 100  # of a column of text: more are no categories, unless it is said
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """What `Data.from_frame` is told of a table; see there."""
+
+    label: str | Sequence[str] | None = None
+    split: str | None = None
+    categories: Sequence[str] = ()
+    missing: str | float = "error"
+    drop: str | Sequence[str] = ()
+    separator: str | None = None
+    series: str | None = None
+    time: str | None = None
+    pad: str = "back"
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of all columns with labels."""
+        return column_names("label", self.label)
+
+
+def column_names(argument: str, value: Any) -> list[str]:
+    """Names of columns from one name or several."""
+    if value is None:
+        return []
+    given = [value] if isinstance(value, (str, int)) else value
+    if isinstance(given, Mapping) or not isinstance(given, Sequence):
+        raise bad(argument, "the name of a column, or a list of names", value)
+    return [str(one) for one in given]
+
+
+def read_frame(
+    kind: type[Data],
+    parts: Mapping[str, Any],
+    chosen: TableOptions,
+    *,
+    name: str,
+    options: dict[str, Any],
+) -> Data:
+    """The work behind `Data.from_frame`."""
+    frame, part = _join_parts(parts, chosen, name)
+    left = column_names("drop", chosen.drop)
+    special = [one for one in (chosen.split, chosen.series, chosen.time) if one is not None]
+    others = {"drop": left, "categories": column_names("categories", chosen.categories)}
+    for argument, names in {"label": chosen.labels, "column": special, **others}.items():
+        for one in names:
+            if one not in frame.columns:
+                raise unknown(f"{argument} of {name}", one, list(frame.columns))
+    if not chosen.labels:
+        raise bad(
+            "label", f"the column of {name} that has the classes (label='NAME', on the command "
+            "line --label NAME)", f"nothing; its columns are {', '.join(frame.columns)}",
+        )  # fmt: skip
+    away = {*left, *special, *chosen.labels}
+    features = frame[[one for one in frame.columns if one not in away]]
+    if not features.shape[1]:
+        raise bad(name, "at least one feature column besides the label", list(frame.columns))
+    table = _number_columns(features, others["categories"], name)
+    whole = repair_missing(table, frame[chosen.labels], chosen.missing, name)
+    frame, part = frame[whole.kept], part[whole.kept]
+    y, classes = table_labels(frame[chosen.labels], chosen.separator, name)
+    fields: dict[str, Any] = {"columns": whole.columns, **options}
+    fields["notes"] = (*options.get("notes", ()), *whole.notes)
+    if whole.fill:
+        fields["fill"] = True
+    if chosen.series is not None:
+        return _group_series(kind, whole.x, y, classes, frame, part, chosen, name, fields)
+    return split_by_part(kind, whole.x, y, part, classes=classes, name=name, **fields)
+
+
+def split_by_part(
+    kind: type[Data], x: Array, y: list[Any], part: Array, *, name: str, **fields: Any
+) -> Data:
+    """Data from rows of which each knows its part; without test rows, every fifth is held out."""
+    fields = number_attributes(fields, len(part))
+    rows = {one: np.flatnonzero(part == one) for one in ("train", "valid", "test")}
+    order = np.concatenate([rows["train"], rows["valid"], rows["test"]])
+    if fields.get("attributes"):
+        fields["attributes"] = {
+            key: values[torch.from_numpy(order)] for key, values in fields["attributes"].items()
+        }
+    pairs: dict[str, Any] = {
+        one: (x[rows[one]], [y[row] for row in rows[one]]) for one in rows if len(rows[one])
+    }
+    if "train" not in pairs:
+        raise bad(name, "rows for training", "none")
+    first, labels = pairs.pop("train")
+    return kind.from_arrays(first, labels, name=name, **pairs, **fields)
+
+
+def _join_parts(parts: Mapping[str, Any], chosen: TableOptions, name: str) -> tuple[Any, Array]:
+    """All rows as one table, and the part that each belongs to."""
+    frames = {}
+    for part, one in parts.items():
+        if not isinstance(one, pd.DataFrame):
+            raise bad(part, "a table (pandas.DataFrame)", type(one).__name__)
+        frames[part] = one.set_axis([str(column) for column in one.columns], axis=1)
+        twice = sorted({c for c in frames[part].columns if list(frames[part].columns).count(c) > 1})
+        if twice:
+            raise bad(f"columns of {name}", "names that differ", twice)
+        if set(frames[part].columns) != set(frames["train"].columns):
+            odd = sorted(set(frames[part].columns) ^ set(frames["train"].columns))
+            raise bad(f"columns of {part}", f"those of {name}", f"only in one of them: {odd}")
+    joined = pd.concat(list(frames.values()), ignore_index=True)
+    code = np.concatenate([np.full(len(one), part) for part, one in frames.items()])
+    if chosen.split is None:
+        return joined, code
+    if len(frames) > 1:
+        raise bad("split", "None where test= or valid= is given", chosen.split)
+    if chosen.split not in joined.columns:
+        raise unknown(f"split of {name}", chosen.split, list(joined.columns))
+    said = joined[chosen.split].map(lambda one: PARTS.get(str(one).strip().lower()))
+    if said.isna().any():
+        got = joined[chosen.split][said.isna()].iloc[0]
+        raise bad(f"column {chosen.split!r}", "train, test or valid in each row", got)
+    return joined, said.to_numpy()
+
+
+def _number_columns(features: Any, categories: list[str], name: str) -> list[NumericColumn]:
+    """Each column as numbers: itself, or one column of 0 and 1 for each of its values."""
+    found = []
+    for column in features.columns:
+        values = features[column]
+        gaps = values.isna().to_numpy()
+        if pd.api.types.is_bool_dtype(values) and column not in categories:
+            found.append(NumericColumn(column, (column,), values.to_numpy()[:, None], gaps))
+        elif pd.api.types.is_numeric_dtype(values) and column not in categories:
+            if pd.api.types.is_complex_dtype(values):
+                raise bad(f"column {column!r} of {name}", "real numbers", str(values.dtype))
+            numbers = values.to_numpy(np.float64, na_value=np.nan)[:, None]
+            found.append(NumericColumn(column, (column,), numbers, gaps))
+        elif pd.api.types.is_datetime64_any_dtype(values):
+            expected = f"numbers or names (drop=[{column!r}] leaves it out)"
+            raise bad(f"column {column!r} of {name}", expected, "points in time")
+        else:
+            found.append(_one_hot(column, values, gaps, column in categories, name))
+    return found
+
+
+def _one_hot(column: str, values: Any, gaps: Array, said: bool, name: str) -> NumericColumn:
+    whole = pd.api.types.is_numeric_dtype(values)
+    kinds = sorted(values[~gaps].unique()) if whole else sorted(set(values[~gaps].map(str)))
+    if len(kinds) > MAX_TEXT_VALUES and not said:
+        expected = (
+            f"numbers, or at most {MAX_TEXT_VALUES} categories (drop=[{column!r}] leaves it out, "
+            f"categories=[{column!r}] takes it as it is)"
+        )
+        got = f"text with {len(kinds):,} different values in {len(values):,} rows"
+        raise bad(f"column {column!r} of {name}", expected, got)
+    if not whole and not said:
+        _refuse_mixed_column(column, values, kinds, name)
+    texts = values.map(str).to_numpy() if not whole else values.to_numpy()
+    table = np.stack([(texts == one) & ~gaps for one in kinds], 1) if kinds \
+        else np.zeros((len(values), 0))  # fmt: skip
+    shown = [f"{column}={one:g}" if isinstance(one, float) else f"{column}={one}" for one in kinds]
+    return NumericColumn(column, tuple(shown), table.astype(np.float64), gaps, names=True)
+
+
+def _refuse_mixed_column(column: str, values: Any, kinds: list[str], name: str) -> None:
+    """Many numbers and a few words are a column of numbers in which some cells are wrong."""
+    wrong = pd.to_numeric(pd.Series(kinds, dtype=object), errors="coerce").isna().to_numpy()
+    words, numbers = np.array(kinds, dtype=object)[wrong], int((~wrong).sum())
+    if not len(words) or numbers <= MAX_CODES or len(words) > numbers / 2:
+        return
+    first = int(np.flatnonzero(values.map(str).isin(words).to_numpy())[0])
+    expected = (
+        f"numbers in all rows, or names (categories=[{column!r}] takes each number as a name); "
+        "an empty cell is a missing value"
+    )
+    got = f"{values.iloc[first]} in row {first}, numbers in others"
+    raise bad(f"column {column!r} of {name}", expected, got)
+
+
+def _group_series(
+    kind: type[Data], x: Array, y: list[Any], classes: Any, frame: Any, part: Array,
+    chosen: TableOptions, name: str, fields: dict[str, Any],
+) -> Data:  # fmt: skip
+    """A sample for each value of the column `series`: its rows, one after the other."""
+    check_choice("pad", chosen.pad, PADS)
+    ids = frame[chosen.series]
+    if ids.isna().any():
+        raise bad(f"column {chosen.series!r}", "a value in each row", "missing ones")
+    order = np.arange(len(x))
+    if chosen.time is not None:
+        order = np.argsort(frame[chosen.time].to_numpy(), kind="stable")
+    groups: dict[Any, list[int]] = {}
+    for row in order.tolist():
+        groups.setdefault(ids.iloc[row], []).append(row)
+    for one, rows in groups.items():
+        if any(y[row] != y[rows[0]] or part[row] != part[rows[0]] for row in rows):
+            got = f"several in {chosen.series} {one}"
+            raise bad(name, "one label and one part for all rows of a series", got)
+    first = [rows[0] for rows in groups.values()]
+    series = [x[rows] for rows in groups.values()]
+    steps = [len(one) for one in series]
+    fields["attributes"] = {"length": torch.tensor(steps)}
+    return split_by_part(
+        kind, pad_series(series, max(steps), chosen.pad), [y[row] for row in first], part[first],
+        classes=classes, name=name, **fields,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# The classes of the rows
+
+# different values that any column of classes may have, however short the table
+MIN_ROWS_PER_LABEL = 20
+
+
+def table_labels(labels: Any, separator: str | None, name: str) -> tuple[list[Any], list[str]]:
+    """A label, or a list of labels, for each row, and the names of all classes.
+
+    Numbers are names, too: the classes 3, 7 and 9 are three, in this order.
+
+    Examples
+    --------
+    >>> table_labels(pd.DataFrame({"kind": [7, 3, 7]}), None, "table")
+    (['7', '3', '7'], ['3', '7'])
+    >>> table_labels(pd.DataFrame({"kind": ["a;b", "b"]}), ";", "table")
+    ([['a', 'b'], ['b']], ['a', 'b'])
+    >>> table_labels(pd.DataFrame({"wet": [1, 0], "cold": [1, 1]}), None, "table")
+    ([['wet', 'cold'], ['cold']], ['wet', 'cold'])
+    """
+    if len(labels.columns) > 1:
+        return _indicator_columns(labels, name)
+    column = labels.columns[0]
+    values = labels[column]
+    if separator is not None:
+        cells = [sorted({p.strip() for p in str(one).split(separator)} - {""}) for one in values]
+        empty = [row for row, one in enumerate(cells) if not one]
+        if empty:
+            where = f"column {column!r} of {name}"
+            raise bad(where, "a label in every row", f"none in row {empty[0]}")
+        return cells, sorted({one for cell in cells for one in cell})
+    if pd.api.types.is_float_dtype(values):
+        parted = values.to_numpy(np.float64)
+        if not (parted == np.round(parted)).all():
+            first = parted[parted != np.round(parted)][0]
+            expected = "classes: whole numbers or names (regression targets are not supported)"
+            raise bad(f"column {column!r} of {name}", expected, float(first))
+        values = values.astype(np.int64)
+    kinds = sorted(values.unique().tolist()) if pd.api.types.is_numeric_dtype(values) \
+        else sorted(values.map(str).unique())  # fmt: skip
+    if len(kinds) > max(MIN_ROWS_PER_LABEL, len(values) // 2):
+        got = f"{len(kinds):,} different values in {len(values):,} rows"
+        raise bad(f"column {column!r} of {name}", "a column of classes, each with rows", got)
+    return [str(one) for one in values], [str(one) for one in kinds]
+
+
+def _indicator_columns(labels: Any, name: str) -> tuple[list[Any], list[str]]:
+    """One column of yes and no for each class."""
+    for column in labels.columns:
+        values = labels[column]
+        if not pd.api.types.is_numeric_dtype(values) or not values.isin([0, 1]).all():
+            got = values[~values.isin([0, 1])].iloc[0] if values.dtype != object else values.iloc[0]
+            expected = "0 and 1, in one column per class"
+            raise bad(f"column {column!r} of {name}", expected, got)
+    table, classes = labels.to_numpy().astype(bool), list(labels.columns)
+    none = np.flatnonzero(~table.any(1))
+    if len(none):
+        raise bad("label", f"at least one class in every row of {name}", f"none in row {none[0]}")
+    rows: list[Any] = [[classes[i] for i in np.flatnonzero(row)] for row in table]
+    if all(len(row) == 1 for row in rows):
+        rows = [row[0] for row in rows]
+    return rows, classes
+
+
+# ------------------------------------------------------------------------------------------------
+# Missing values
+
+MISSING_CHOICES = ("error", "drop", "flag", "mean")
+_SHOWN = 12  # columns in a message
+
+
+@dataclass(frozen=True, eq=False)
+class NumericColumn:
+    """A column of a table as numbers, and where it has none."""
+
+    column: str
+    columns: tuple[str, ...]  # names of what it became
+    x: Array  # [N, columns]
+    gaps: Array  # [N] whether the value is missing
+    names: bool = False  # it became a column of 0 and 1 for each of its values
+
+
+@dataclass(frozen=True, eq=False)
+class CompleteTable:
+    """All features as one array without gaps, or with gaps that streams are to fill."""
+
+    x: Array
+    columns: tuple[str, ...]
+    kept: Array  # [rows of the table] which of them are left
+    notes: tuple[str, ...] = ()
+    fill: bool = False
+
+
+def describe_gaps(gaps: dict[str, int]) -> str:
+    """How many values each column misses, in words.
+
+    Examples
+    --------
+    >>> describe_gaps({"age": 3, "hue": 1})
+    'age 3, hue 1'
+    """
+    shown = ", ".join(f"{column} {count:,}" for column, count in list(gaps.items())[:_SHOWN])
+    return shown + (f", ... ({len(gaps)} columns)" if len(gaps) > _SHOWN else "")
+
+
+def repair_missing(
+    table: Sequence[NumericColumn], labels: Any, missing: Any, name: str
+) -> CompleteTable:
+    """The features, after the remedy that `missing` names."""
+    if isinstance(missing, bool) or not isinstance(missing, (int, float, str)):
+        raise bad("missing", f"{', '.join(MISSING_CHOICES)} or a number", missing)
+    if isinstance(missing, str) and missing not in MISSING_CHOICES:
+        raise bad("missing", f"{', '.join(MISSING_CHOICES)} or a number", missing)
+    rows = len(labels)
+    gaps = {one.column: int(one.gaps.sum()) for one in table if one.gaps.any()}
+    bare = labels.isna()
+    without = {column: int(bare[column].sum()) for column in labels.columns if bare[column].any()}
+    kept = np.ones(rows, bool)
+    if missing == "drop":
+        kept = ~(bare.any(axis=1).to_numpy() | np.any([one.gaps for one in table], axis=0))
+        if not kept.any():
+            raise bad("missing", f"another way than 'drop': every row of {name} misses a value",
+                      describe_gaps({**without, **gaps}))  # fmt: skip
+    elif without:
+        expected = f"a label in every row of {name} (missing='drop' leaves the others out)"
+        raise bad("label", expected, f"missing values: {describe_gaps(without)} of {rows:,} rows")
+    if gaps and missing == "error":
+        expected = (
+            f"'drop' (skip these rows), 'flag' (0, plus an indicator column), 'mean' (of the first "
+            f"task) or a number, because {name} has missing values; on the command line --set "
+            "missing=drop"
+        )
+        raise bad("missing", expected, f"{describe_gaps(gaps)} of {rows:,} rows")
+    parts = [_fill_gaps(one, missing) for one in table]
+    x = np.concatenate([one.x for one in parts], 1)[kept].astype(np.float32)
+    columns = tuple(column for one in parts for column in one.columns)
+    lost = rows - int(kept.sum())
+    notes = _notes(lost, {**without, **gaps}, missing)
+    return CompleteTable(x, columns, kept, notes, fill=bool(gaps) and missing == "mean")
+
+
+def _notes(lost: int, gaps: dict[str, int], missing: Any) -> tuple[str, ...]:
+    if not gaps:
+        return ()
+    ways = {
+        "drop": f"{plural(lost, 'row')} left out",
+        "flag": "replaced by 0, marked in an extra column",
+        "mean": "replaced by the mean of the first task",
+    }
+    way = ways.get(str(missing), f"replaced by {missing}")
+    return (f"missing values ({describe_gaps(gaps)}): {way}",)
+
+
+def _fill_gaps(one: NumericColumn, missing: Any) -> NumericColumn:
+    """A column after the remedy; names that are missing are none of the known ones."""
+    if not one.gaps.any() or missing in ("drop", "error"):
+        return one
+    x = one.x.copy()
+    if missing == "flag":
+        x[one.gaps] = 0
+        flagged = np.concatenate([x, one.gaps[:, None].astype(np.float64)], 1)
+        return NumericColumn(one.column, (*one.columns, f"{one.column} missing"), flagged, one.gaps)
+    if not one.names:
+        x[one.gaps] = np.nan if missing == "mean" else check_float("missing", missing, -np.inf)
+    return NumericColumn(one.column, one.columns, x, one.gaps)

@@ -1,0 +1,288 @@
+"""`engram.Learner`: a model that predicts, and goes on learning by any method of the library."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from engram.data.dataset import Data
+from engram.deploy.estimator import (
+    Estimator,
+    LearnerData,
+    LearnerNotFitted,
+    choose_detector,
+    fit_detectors,
+    key_detectors,
+    read_learner_data,
+)
+from engram.deploy.new_task import Array, NewTask, extend_stream, label_kind, remaining_rows
+from engram.deploy.program_export import export_program
+from engram.deploy.snapshot import LearnerSnapshot
+from engram.deploy.widen_head import widen_learner
+from engram.engine.backend import probe_numerics
+from engram.engine.engine import Engine
+from engram.engine.portable_state import PortableState, export_state, restore_state
+from engram.engine.run_definition import Run
+from engram.errors import EngramError, bad, wrap_read_errors
+from engram.experiments.build_methods import build_method, forbid_user_code
+from engram.experiments.build_probes import build_detectors
+from engram.experiments.model_file import describe_origin, load_model, save_model
+from engram.experiments.recipe_sections import check_model_section
+from engram.io import make_folders
+from engram.learner.learner import RunLearner as EngineLearner
+from engram.memory import Memory
+from engram.methods.method import Method
+
+Progress = Callable[[int, int], None]
+TRUST_HINT = (
+    "it is not Engram's own code; if you trust it, pass trust=True, on the command line --trust"
+)
+
+
+class Learner(Estimator):
+    """A classifier that learns one task after another with a continual-learning method.
+
+    `learn` treats the rows it is given as the engine treats a task of a stream: with the method's
+    memory, importances, teachers and phases. Rows are not kept, except those in the memory. New
+    classes may arrive at any time; there is room for `capacity` of them, which doubles when needed
+    and leaves the outputs of the old ones bit-identical.
+
+    This is not the learner that methods receive in their verbs, which is the engine's state of a
+    run (`engram.learner`); one of those is trained here for every task.
+
+    It follows scikit-learn's estimator interface: `fit` starts from scratch, `partial_fit` is
+    `learn`. Other threads may predict while it learns, with the model of the last finished task.
+
+    Parameters
+    ----------
+    method, model
+        As for `engram.run`.
+    memory
+        Replaces the method's own: a `Memory`, or the total number of exemplars.
+    capacity
+        Initial number of output columns.
+    detectors
+        Novelty detectors, fitted after every task; `novelty` uses the first by default.
+    device
+        ``auto``, ``cpu`` or ``cuda``.
+    training
+        Fields of `Training`: epochs, batch_size, lr, ...
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.repeat(np.eye(4, dtype=np.float32), 20, axis=0)
+    >>> y = np.repeat(["ant", "bee", "cat", "dog"], 20)
+    >>> learner = Learner(
+    ...     "ER",
+    ...     model={"name": "mlp", "hidden": [16]},
+    ...     epochs=5,
+    ...     batch_size=8,
+    ...     lr=0.01,
+    ...     device="cpu",
+    ... )
+    >>> learner.learn(x[:40], y[:40]).learn(x[40:], y[40:]).predict(x[::20]).tolist()
+    ['ant', 'bee', 'cat', 'dog']
+    """
+
+    def __init__(
+        self,
+        method: Method | str | Mapping[str, Any] = "ER",
+        model: Any = "mlp",
+        *,
+        memory: Memory | int | None = None,
+        capacity: int = 16,
+        detectors: Sequence[Any] = ("Energy",),
+        seed: int = 0,
+        device: str = "auto",
+        **training: Any,
+    ) -> None:
+        self.method, self.model, self.memory, self.capacity = method, model, memory, capacity
+        self.detectors, self.seed, self.device = detectors, seed, device
+        self._training, self._lock = dict(training), threading.RLock()
+        self.notes: dict[str, Any] = {}  # plain values that go into files, for whoever saves them
+        self._forget()
+        self._check()
+
+    # -- learning ----------------------------------------------------------------------------------
+    def learn(
+        self, x: Any, y: Any = None, *, valid: tuple[Any, Any] | None = None,
+        progress: Progress | None = None,
+    ) -> Self:  # fmt: skip
+        """Learn a task: rows of new classes, of known ones, or of both.
+
+        Parameters
+        ----------
+        x, y
+            [n, ...] inputs, and a label for each. The first task decides shape and type. Or a
+            `Data` alone: its training rows, by the names of their classes.
+        valid
+            (x, y) of validation rows, for training settings that watch them.
+        progress
+            Called as ``progress(steps, of)`` while it trains.
+
+        What goes wrong raises, and leaves the learner as it was.
+        """
+        with self._lock:
+            found = self._portable
+            about = None if found is None else found.facts["inputs"]
+            if isinstance(x, Data):
+                x, y, valid, about = self._given(x, y, valid, about)
+            new = NewTask.of(x, y, valid, about)
+            self.refuse(new)
+            if found is not None and (missing := found.facts.get("optimizer_left_out")):
+                warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=2)
+            stream = extend_stream(found, new, self._settings)
+            if found is not None and found.columns < len(stream.order):
+                found = widen_learner(found, self._settings, stream, self._keyed)
+            run = self._settings.run(stream)
+            learner = _train_last_task(run, found, self._device, progress)
+            with probe_numerics(run.training.precision):
+                learner.probes = fit_detectors(self._keyed, learner, run.method)
+            self._kind = new.kind
+            learnt = export_state(learner, run)
+            # what stood in place of nan cannot be read off rows in which it stands
+            learnt.facts["inputs"] = new.about
+            self._publish(learnt)
+        return self
+
+    @staticmethod
+    def _given(data: Data, y: Any, valid: Any, about: dict[str, Any] | None) -> LearnerData:
+        if y is not None:
+            raise bad("y", "None, because data has its own labels", type(y).__name__)
+        found = read_learner_data(data, about)
+        return found if valid is None else found._replace(valid=valid)
+
+    def refuse(self, new: NewTask) -> None:
+        """Raise an error for a task that this learner cannot learn."""
+        found = self._portable
+        if found is None:
+            return
+        if found.facts["labels"] == "set":
+            raise bad("learner", "one that learnt one label per row, to go on", "sets of labels")
+        if new.kind != self._kind:
+            raise bad("y", f"labels of the kind learnt before ({self._kind})", new.kind)
+        remaining_rows(found, new.x)  # raises where the memory did not come along
+
+    # -- asking ------------------------------------------------------------------------------------
+    def predict(self, x: Any, *, task: int | None = None) -> Any:
+        """[n] the most likely label; `task` (from 0) where every task has its own head."""
+        return self._now.predict(x, task)
+
+    def predict_proba(self, x: Any, *, task: int | None = None) -> Array:
+        """[n, classes] probabilities, in the order of `classes_`."""
+        return self._now.predict_proba(x, task)
+
+    def novelty(self, x: Any, *, detector: Any = None, task: int | None = None) -> Array:
+        """[n] novelty scores of inputs; higher is more novel.
+
+        `detector` selects another than the first: one of `detectors`, or any that needs no fit.
+        """
+        now = self._now
+        key = choose_detector(now.detectors, now.probes, detector)
+        if key not in now.detectors:
+            now.detectors.update(key_detectors([detector]))
+        return now.novelty(x, key, task)
+
+    def features(self, x: Any) -> Array:
+        """[n, F] inputs of the last layer."""
+        return self._now.features(x)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks learnt so far."""
+        return 0 if self._published is None else self._published.stage + 1
+
+    @property
+    def published(self) -> LearnerSnapshot:
+        """The network after the last finished task; immutable, for consistent predictions."""
+        return self._now
+
+    # -- files -------------------------------------------------------------------------------------
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the complete state, memory included, into one file: tensors and JSON.
+
+        `load` continues from there as if nothing had happened.
+        """
+        found = self._portable
+        if found is None:
+            raise LearnerNotFitted("nothing has been learnt yet, so there is nothing to save")
+        make_folders(Path(path).parent)
+        return save_model(path, found, {**self._made_by(), "notes": self.notes})
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, device: str = "auto", model: Any = None,
+        method: Method | None = None, trust: bool = False,
+    ) -> Learner:  # fmt: skip
+        """The learner that was saved. `model` and `method` are needed where they are your own."""
+        found, made = load_model(path)
+        with wrap_read_errors(path, "model file"):
+            return cls.of(found, made, device=device, model=model, method=method, trust=trust)
+
+    @classmethod
+    def of(
+        cls, found: PortableState, made: Mapping[str, Any], *, device: str = "auto",
+        model: Any = None, method: Any = None, trust: bool = False,
+    ) -> Learner:  # fmt: skip
+        """A learner with what a run, or another learner, has learnt."""
+        with nullcontext() if trust else forbid_user_code(TRUST_HINT):  # what the file names
+            method = build_method(made["method"]) if method is None else method
+            detectors = build_detectors(made) or ("Energy",)
+            if model is None:
+                model = check_model_section(_model_from(made["model"]))
+        own = cls(
+            method, model, detectors=detectors, seed=found.facts["seed"], device=device,
+            capacity=found.columns, **made["training"],
+        )  # fmt: skip
+        own._settings = replace(own._settings, head=found.facts["head"])
+        own.notes = dict(made.get("notes") or {})
+        own._kind = made.get("labels") or label_kind(found.facts["classes"])
+        own._publish(found)
+        return own
+
+    def export(self, path: str | os.PathLike[str], *, format: str | None = None) -> Path:
+        """Export the network for use without Engram: ``.pt2`` or ``.onnx``.
+
+        From raw inputs [B, ...] to probabilities [B, classes], whatever B. ONNX needs the extra
+        ``onnx``.
+        """
+        return export_program(self._now, path, format)
+
+    def _made_by(self) -> dict[str, Any]:
+        now = self._settings
+        return describe_origin(
+            method=now.method, model=now.model, training=now.training, labels=self._kind,
+            detectors=self._keyed.values(),
+        )  # fmt: skip
+
+
+def _train_last_task(
+    run: Run, found: PortableState | None, device: torch.device, progress: Progress | None
+) -> EngineLearner:
+    """The engine's learner after the last task of a run, from where it stood before."""
+    engine = Engine([run], device=device, together=False)
+
+    def resume(place: int, learner: EngineLearner) -> int:
+        return 0 if found is None else restore_state(learner, found)
+
+    report = None if progress is None else lambda places, stage: progress
+    (done,) = engine.stages(resume=resume, progress=report)
+    if done.learner.diverged >= 0:
+        raise EngramError("training diverged (try a smaller lr): the learner is unchanged")
+    return done.learner
+
+
+def _model_from(plain: Any) -> Any:
+    if isinstance(plain, Mapping) and "own" in plain:
+        expected = f"the network {plain['own']}, which the file cannot hold (model=...)"
+        raise bad("model", expected, None)
+    return plain

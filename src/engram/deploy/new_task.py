@@ -1,0 +1,399 @@
+"""From what was learnt and new rows to the run that learns them: checked inputs, labels and
+tables, a stream of one more task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.data.conversion import to_inputs
+from engram.data.dataset import Data
+from engram.data.label_checks import check_one_type, to_whole_numbers
+from engram.engine.portable_state import PortableState
+from engram.engine.run_definition import Run
+from engram.engine.training import Training
+from engram.errors import bad
+from engram.methods.method import Method
+from engram.streams.stream import Stream, Task
+
+_NO_ROWS = torch.empty(0, dtype=torch.long)
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LearnerSettings:
+    """How a learner learns: all of a run but its stream."""
+
+    method: Method
+    model: Any
+    training: Training
+    seed: int = 0
+    capacity: int = 16  # columns to begin with
+    head: str = "single"
+
+    def run(self, stream: OpenEndedStream) -> Run:
+        """The run over a stream; whoever has learnt a task before has begun."""
+        return Run(
+            stream=stream, method=self.method, model=self.model, training=self.training,
+            seed=self.seed, begun=len(stream) > 1,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NewTask:
+    """Rows to be learnt: inputs as they are stored, and the name of each row's class."""
+
+    x: Tensor
+    names: list[str]
+    kind: str  # of labels
+    valid_x: Tensor
+    valid_names: list[str]
+    about: dict[str, Any]  # what inputs are like, of the first task on
+
+    @classmethod
+    def of(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
+        """Checked rows; `about` says what inputs look like, once that is known."""
+        rows = convert_inputs(x, about)
+        if not len(rows):
+            raise bad("x", "at least one row", "none")
+        labels, kind = convert_labels(y, len(rows))
+        held, held_names = rows[:0], list[str]()
+        if valid is not None:
+            if not isinstance(valid, (tuple, list)) or len(valid) != 2:
+                raise bad("valid", "a pair (x, y) of validation rows", type(valid).__name__)
+            held = convert_inputs(valid[0], about or describe_inputs(rows), "valid")
+            other, other_kind = convert_labels(valid[1], len(held), "valid")
+            if other_kind != kind:
+                raise bad("valid", f"labels of the kind of y ({kind})", other_kind)
+            held_names = labels_to_names(other)
+        made = cls(
+            x=rows, names=labels_to_names(labels), kind=kind, valid_x=held, valid_names=held_names,
+            about=about or describe_inputs(rows),
+        )  # fmt: skip
+        unknown = sorted(set(held_names) - set(made.names))
+        if unknown:
+            raise bad("valid", "labels that occur in y", unknown[:5])
+        return made
+
+    @property
+    def classes(self) -> list[str]:
+        """Each name once; numbers in their order, else the alphabet's."""
+        return sorted(set(self.names), key=(lambda n: int(n)) if self.kind == "int" else str)
+
+
+def describe_inputs(x: Tensor) -> dict[str, Any]:
+    """What later inputs must be like."""
+    return {"shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch."),
+            "mean": [], "std": [], "crop": None, "name": "learner", "channel_axis": 0,
+            "fill": [], "columns": []}  # fmt: skip
+
+
+def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") -> Tensor:
+    """[n, ...] inputs as they were in training: of that shape, whole numbers to 255 for bytes."""
+    if about is not None and about["columns"] and is_table(x):
+        x = select_features(x, about["columns"], argument)
+    if about is not None and about["fill"]:
+        x = _fill_missing(x, about)
+    found = to_inputs(argument, x)
+    tensor = found if isinstance(found, Tensor) else torch.from_numpy(np.array(found))
+    if about is None:
+        return tensor.detach().cpu()
+    shape = tuple(about["shape"])
+    if tuple(tensor.shape[1:]) != shape:
+        one = " (one input: x[None])" if tuple(tensor.shape) == shape else ""
+        raise bad(argument, f"rows of shape {shape}, as in training{one}", tuple(tensor.shape[1:]))
+    wanted = DTYPES[about["dtype"]]
+    if tensor.dtype != wanted and wanted == torch.uint8:
+        as_bytes = tensor.clamp(0, 255).to(torch.uint8)
+        if not torch.equal(as_bytes.to(tensor.dtype), tensor):
+            expected = "whole numbers from 0 to 255, because it was trained on bytes"
+            raise bad(argument, expected, "other numbers")
+        return as_bytes.cpu()
+    return tensor.detach().to("cpu", wanted)
+
+
+def _fill_missing(x: Any, about: dict[str, Any]) -> Any:
+    """Inputs with training's means in place of nan."""
+    try:
+        array = np.asarray(x, np.float32)
+    except (TypeError, ValueError):  # text, or rows of unequal length
+        return x  # which is complained of later
+    if array.shape[1:] != tuple(about["shape"]):
+        return array  # which is complained of later
+    means = np.float32(about["fill"]).reshape(channel_shape(about))
+    return np.where(np.isnan(array), means, array)
+
+
+def channel_shape(about: dict[str, Any]) -> tuple[int, ...]:
+    """The shape that numbers of each channel need, to meet a sample."""
+    axes = range(len(about["shape"]))
+    return tuple(-1 if axis == about["channel_axis"] else 1 for axis in axes)
+
+
+def choose_capacity(found: PortableState | None, settings: LearnerSettings, classes: int) -> int:
+    """Columns for so many classes: those there are, doubled until they suffice."""
+    columns = settings.capacity if found is None else found.columns
+    while columns < classes:
+        columns *= 2
+    return columns
+
+
+def known_classes(found: PortableState | None) -> list[str]:
+    """Names of the classes learnt so far, by column."""
+    return [] if found is None else list(found.facts["classes"])
+
+
+def extend_stream(
+    found: PortableState | None, new: NewTask, settings: LearnerSettings
+) -> OpenEndedStream:
+    """The stream of all tasks so far and one more, over the rows that are left and the new ones."""
+    before = known_classes(found)
+    fresh = [name for name in new.classes if name not in before]
+    names = [*before, *fresh]
+    column = {name: place for place, name in enumerate(names)}
+    width = choose_capacity(found, settings, len(names))
+    old_x, old_y, old_stage = remaining_rows(found, new.x)
+    rows = [column[name] for name in (*new.names, *new.valid_names)]
+    y = torch.tensor(rows, dtype=torch.long)[:, None].expand(-1, old_y.shape[1]).clone()
+    y[:, 1:] = -1
+    start, train = len(old_x), torch.arange(len(new.x)) + len(old_x)
+    about = new.about if found is None else found.facts["inputs"]
+    data = make_data(
+        torch.cat([old_x, new.x, new.valid_x]), torch.cat([old_y, y]), names, width, about, train
+    )
+    past = [] if found is None else found.facts["tasks"]
+    shown = sorted(column[name] for name in new.classes)
+    task = Task(
+        train=train, valid=torch.arange(len(new.valid_x)) + start + len(new.x), test=_NO_ROWS,
+        new=tuple(column[name] for name in fresh), visible=tuple(shown),
+    )  # fmt: skip
+    tasks = [_make_past_task(one, k, old_stage) for k, one in enumerate(past)]
+    return OpenEndedStream(
+        data=data, tasks=(*tasks, task), head=settings.head, name="learner",
+        reserved=tuple(range(len(names), width)),
+        sizes=(*(one["rows"] for one in past), len(new.x)),
+    )  # fmt: skip
+
+
+def remaining_rows(found: PortableState | None, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, columns and tasks of the rows that came along."""
+    if found is None:
+        return like[:0], torch.empty(0, 1, dtype=torch.long), _NO_ROWS
+    y, stage = found.tensors["rows/y"], found.tensors["rows/stage"]
+    if found.facts["rows_left_out"]:
+        if len(y):
+            raise bad(
+                "model", "one with its memory, to go on learning", found.facts["rows_left_out"]
+            )
+        return like[:0], y, stage
+    return found.tensors["rows/x"].reshape(-1, *like.shape[1:]), y, stage
+
+
+def make_data(
+    x: Tensor, y: Tensor, names: Sequence[str], width: int, about: dict[str, Any], train: Tensor
+) -> Data:
+    """Rows as a data set whose class ids are output columns."""
+    spare = [f"(column {c})" for c in range(len(names), width)]
+    crop = about["crop"]
+    data = Data(
+        x=x, y=y, train=train, test=_NO_ROWS, classes=(*names, *spare), name=about["name"],
+        mean=tuple(about["mean"]), std=tuple(about["std"]),
+        crop=None if crop is None else (crop[0], crop[1]), columns=tuple(about["columns"]),
+    )  # fmt: skip
+    if not about["channel_axis"]:
+        return data
+    series = replace(data, standardize=True)  # by feature, not by step
+    series.__dict__["_unfitted"] = data  # the scales are those of the first task ever: no new ones
+    return series
+
+
+def _make_past_task(one: dict[str, Any], stage: int, stages: Tensor) -> Task:
+    return Task(
+        train=(stages == stage).nonzero()[:, 0], test=_NO_ROWS, new=tuple(one["new"]),
+        visible=tuple(one["visible"]), domain=one["domain"],
+    )  # fmt: skip
+
+
+def make_placeholder_stream(found: PortableState, width: int, classes: int = 1) -> OpenEndedStream:
+    """A stream that only says how wide and of which shape things are: two made-up rows a class."""
+    about = found.facts["inputs"]
+    drawn = keys.uniform(keys.fold(0, "made up"), 2 * classes, *about["shape"])
+    blank = (255 * drawn if about["dtype"] == "uint8" else drawn).to(DTYPES[about["dtype"]])
+    y = torch.arange(2 * classes)[:, None] % classes
+    names = [str(c) for c in range(classes)]
+    rows = torch.arange(2 * classes)
+    data = make_data(blank, y, names, width, about, rows)
+    task = Task(train=rows, test=_NO_ROWS, new=tuple(range(classes)))
+    return OpenEndedStream(
+        data=data, tasks=(task,), head=found.facts["head"], reserved=tuple(range(classes, width))
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Labels as a user writes them, and the output columns behind them.
+
+
+Array = npt.NDArray[Any]
+
+
+def label_kind(names: Sequence[str]) -> str:
+    """What labels were before they became names: numbers, if all names are written so.
+
+    Examples
+    --------
+    >>> label_kind(["0", "12"]), label_kind(["cat", "7"]), label_kind(["007"])
+    ('int', 'str', 'str')
+    """
+    numbers = (name.removeprefix("-") for name in names)
+    return (
+        "int" if all(n.isascii() and n.isdigit() and str(int(n)) == n for n in numbers) else "str"
+    )
+
+
+def convert_labels(y: Any, rows: int, argument: str = "y") -> tuple[Array, str]:
+    """[n] labels, one for each row, and their kind; sets of labels are refused."""
+    found = check_one_type(y)
+    if found.ndim != 1 or len(found) != rows:
+        raise bad(argument, f"one label for each of {rows} rows", f"shape {found.shape}")
+    if found.dtype.kind in "iuf":
+        return to_whole_numbers(argument, found), "int"
+    return found, "bool" if found.dtype.kind == "b" else "str"
+
+
+def names_to_labels(names: Sequence[str], kind: str) -> Array:
+    """Names as the labels that a user gave.
+
+    Examples
+    --------
+    >>> names_to_labels(["3", "1"], "int").tolist(), names_to_labels(["True"], "bool").tolist()
+    ([3, 1], [True])
+    """
+    if kind == "int":
+        return np.array([int(name) for name in names], dtype=np.int64)
+    if kind == "bool":
+        return np.array([name == "True" for name in names], dtype=np.bool_)
+    return np.array(list(names), dtype=np.str_)
+
+
+def labels_to_names(labels: Array) -> list[str]:
+    """The names of labels, one for each."""
+    return [str(label) for label in labels.tolist()]
+
+
+# ------------------------------------------------------------------------------------------------
+# Tables of new inputs: the columns that a model was trained on, by their names.
+
+
+def is_table(x: Any) -> bool:
+    """Whether inputs are a table with named columns, such as a pandas DataFrame."""
+    return hasattr(x, "columns") and hasattr(x, "iloc")
+
+
+def select_features(table: Any, columns: Sequence[str], name: str = "x") -> Array:
+    """[n, F] the features of training, in their order; further columns do not matter.
+
+    A feature ``colour=red`` says whether the column ``colour`` is red, as in training; a value that
+    training had not is none of those. ``size missing`` says whether ``size`` is not there, which
+    then counts as 0.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"id": [7, 8], "colour": ["red", "blue"], "size": [1.5, 2]})
+    >>> select_features(table, ["size", "colour=green", "colour=red"]).tolist()
+    [[1.5, 0.0, 1.0], [2.0, 0.0, 0.0]]
+    >>> select_features(pd.DataFrame({"size": [1.5, None]}), ["size", "size missing"]).tolist()
+    [[1.5, 0.0], [0.0, 1.0]]
+    """
+    found = [_column(table, column, name) for column in columns]
+    for place, column in enumerate(columns):
+        if f"{column} missing" in columns:
+            found[place] = np.nan_to_num(found[place], nan=0.0)
+    return np.stack(found, 1).astype(np.float32)
+
+
+def _column(table: Any, column: str, name: str) -> Array:
+    if column in table.columns:
+        try:
+            numbers: Array = table[column].to_numpy(np.float64, na_value=np.nan)
+        except (TypeError, ValueError):
+            raise bad(f"column {column!r} of {name}", "numbers, as in training", "text") from None
+        return numbers
+    base = column.removesuffix(" missing")
+    if base != column and base in table.columns:
+        gaps: Array = table[base].isna().to_numpy()
+        return gaps
+    pieces = column.split("=")
+    for cut in range(len(pieces) - 1, 0, -1):  # names and values may hold the sign themselves
+        own, value = "=".join(pieces[:cut]), "=".join(pieces[cut:])
+        if own in table.columns:
+            is_value: Array = np.array([_text(one) == value for one in table[own].tolist()])
+            return is_value
+    wanted = pieces[0] if len(pieces) > 1 else column
+    raise bad(f"columns of {name}", f"{wanted!r} among them, as in training", list(table.columns))
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# ------------------------------------------------------------------------------------------------
+# A stream whose end nobody knows: for a learner that goes on learning.
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OpenEndedStream(Stream):
+    """The tasks so far, over what is left of their rows; columns for classes to come are reserved.
+
+    Rows of earlier tasks are gone unless a memory holds them, so all tasks but the last may be
+    without any.
+
+    Parameters
+    ----------
+    reserved
+        Class ids that no task has introduced yet; their columns come last and stay shut.
+    sizes
+        How many training rows each task had when it was learnt. Empty: those it has now.
+
+    Examples
+    --------
+    >>> from engram.data.dataset import Data
+    >>> from engram.streams.stream import Task
+    >>> data = Data.from_arrays([[0.0], [1.0]], [1, 1], test=([[2.0]], [1]), classes="abcd")
+    >>> gone = Task(train=[], test=[], new=(0,))
+    >>> now = Task(train=[0, 1], test=[], new=(1,))
+    >>> stream = OpenEndedStream(data=data, tasks=(gone, now), reserved=(2, 3), sizes=(50, 2))
+    >>> stream.order, stream.opening.tolist(), stream.train_sizes
+    ((0, 1, 2, 3), [0, 1, 2, 2], (50, 2))
+    """
+
+    reserved: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+    def may_be_empty(self, stage: int) -> bool:
+        return stage < len(self.tasks) - 1
+
+    @property
+    def train_sizes(self) -> tuple[int, ...]:
+        return self.sizes or super().train_sizes
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Class ids in order of introduction, then those whose columns are reserved."""
+        introduced = (c for task in self.tasks for c in task.new)
+        return tuple(dict.fromkeys((*introduced, *self.reserved)))
+
+    @cached_property
+    def opening(self) -> Tensor:
+        """[C] the task that introduces each output column; one that never comes, if none does."""
+        stage = self._introduced()
+        return torch.tensor([stage.get(c, len(self.tasks)) for c in self.order], dtype=torch.long)

@@ -1,0 +1,128 @@
+"""A learner's network as a program for others: torch.export, or ONNX."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engram.deploy.new_task import DTYPES as STORED
+from engram.deploy.new_task import channel_shape
+from engram.deploy.snapshot import LearnerSnapshot
+from engram.engine.checkpoints import rebuild_tree, tree_structure
+from engram.errors import EngramError, bad, check_choice
+from engram.io import atomic_write, make_folders
+from engram.learner.feed import center_crop
+from engram.learner.tensor_tree import flatten
+
+FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
+FACTS_FILE = "engram.json"  # beside the program: classes, and what the inputs are
+
+
+class Program(nn.Module):
+    """Raw inputs [B, ...] to probabilities [B, classes], all of it in one module.
+
+    What the learner does before and after its network is part of it: scaling of bytes,
+    normalisation, the middle of pictures, the method's own way to scores. Columns are in the order
+    of ``learner.classes_``.
+    """
+
+    def __init__(self, published: LearnerSnapshot) -> None:
+        super().__init__()
+        about, self.method = published.facts["inputs"], published.method
+        self.bytes, self.crop = about["dtype"] == "uint8", about["crop"]
+        self.sets = published.facts["labels"] == "set"
+        shape = channel_shape(about)
+        self.net = published.bundle.get_submodule("net")
+        self.frozen = None if published.frozen is None else copy.deepcopy(published.frozen.module)
+        self.dtype = published.dtype
+        self.register_buffer("mean", torch.tensor(about["mean"], dtype=self.dtype).reshape(shape))
+        std = torch.tensor(about["std"], dtype=self.dtype)
+        self.register_buffer("scale", (1 / std).reshape(shape))
+        self.normalises, self.fills = bool(about["mean"]), bool(about["fill"])
+        self.register_buffer("fill", torch.tensor(about["fill"], dtype=self.dtype).reshape(shape))
+        self.register_buffer("columns", torch.tensor(published.columns))
+        self._structure, self._names = tree_structure(published.state), list[str]()
+        for number, (name, leaf) in enumerate(flatten(published.state).items()):
+            self._names.append(name)
+            self.register_buffer(f"state_{number}", leaf.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.to(self.dtype)
+        if self.bytes:
+            x = x * (1 / 255)
+        if self.fills:
+            x = torch.where(x.isnan(), self.get_buffer("fill"), x)
+        if self.normalises:
+            x = (x - self.get_buffer("mean")) * self.get_buffer("scale")
+        if self.crop is not None:
+            x = center_crop(x, (self.crop[0], self.crop[1]))
+        if self.frozen is not None:
+            x = self.frozen(x)
+        leaves = {name: self.get_buffer(f"state_{i}") for i, name in enumerate(self._names)}
+        scores = self.method.scores(self.net(x), rebuild_tree(self._structure, leaves))
+        scores = scores.index_select(1, self.get_buffer("columns"))
+        return scores.sigmoid() if self.sets else scores.softmax(1)
+
+
+def export_program(
+    published: LearnerSnapshot, path: str | os.PathLike[str], form: str | None
+) -> Path:
+    """Write the program; `form` is read off the suffix where it is not given."""
+    target = Path(path)
+    if form is None:
+        form = next((name for name, end in FORMATS.items() if target.suffix == end), None)
+        if form is None:
+            ends = " or ".join(f"{end} ({name})" for name, end in FORMATS.items())
+            raise bad("path", f"a name that ends in {ends}, or a format", str(path))
+    check_choice("format", form, FORMATS)
+    if published.facts["head"] == "multi":
+        raise bad("learner", "one head for all classes, to be exported", "a head for each task")
+    make_folders(target.parent)
+    program = Program(published).cpu().eval()
+    about = published.facts["inputs"]
+    example = torch.zeros(2, *about["shape"], dtype=STORED[about["dtype"]])
+    facts = {"classes": published.classes.tolist(), "inputs": about}
+    if form == "onnx":
+        return _export_onnx(program, example, target, facts)
+    try:
+        batch = torch.export.Dim("batch", min=1)
+        made = torch.export.export(program, (example,), dynamic_shapes=({0: batch},))
+    except Exception as problem:  # torch raises many kinds, for code that it cannot trace
+        raise EngramError(
+            f"export: torch.export cannot trace this network ({problem})"
+        ) from problem
+    content = io.BytesIO()  # torch wants files to be called .pt2, those on their way too
+    torch.export.save(made, content, extra_files={FACTS_FILE: json.dumps(facts)})
+    with atomic_write(target) as temporary:
+        temporary.write_bytes(content.getvalue())
+    return target
+
+
+def _export_onnx(program: Program, example: Tensor, target: Path, facts: dict[str, Any]) -> Path:
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        expected = "'torch', or the extra onnx installed (pip install 'engram[onnx]')"
+        raise bad("format", expected, f"'onnx' without the package {' and '.join(missing)}")
+    import onnx
+
+    batch = torch.export.Dim("batch", min=1)
+    made = torch.onnx.export(
+        program, (example,), dynamo=True, dynamic_shapes=({0: batch},), input_names=["x"],
+        output_names=["probabilities"], verbose=False,
+    )  # fmt: skip
+    assert made is not None
+    content: Any = made.model_proto
+    content.metadata_props.append(
+        onnx.StringStringEntryProto(key=FACTS_FILE, value=json.dumps(facts))
+    )
+    with atomic_write(target) as temporary:
+        onnx.save(content, str(temporary))
+    return target

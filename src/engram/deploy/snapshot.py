@@ -1,0 +1,205 @@
+"""A network as it stood after a task, for any number of readers: nothing ever changes in it."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.data.dataset import Data
+from engram.deploy.new_task import (
+    Array,
+    LearnerSettings,
+    convert_inputs,
+    make_data,
+    make_placeholder_stream,
+    names_to_labels,
+)
+from engram.engine.backend import inference_numerics, probe_numerics
+from engram.engine.factory import DTYPES, LearnerFactory
+from engram.engine.portable_state import PortableState, restore_state
+from engram.errors import bad, check_int
+from engram.learner.feed import Feed
+from engram.learner.networks import Net
+from engram.learner.parameter_layout import Networks
+from engram.models.classifier import Encoder
+from engram.models.forward_pass import Output
+from engram.novelty.detector import Detector
+
+ROWS_AT_ONCE = 1024
+
+
+class FixedNet(Net):
+    """A net whose modules hold the weights themselves, so that readers need not swap any.
+
+    One object is for one call; the modules are shared.
+    """
+
+    def __init__(self, networks: Networks, bundle: torch.nn.Module) -> None:
+        super().__init__(networks, None)
+        self.bundle = bundle
+
+    @property
+    def vector(self) -> Tensor:
+        return self.networks.layout.flatten(self.params[k] for k in self.networks.layout.shapes)
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        return dict(self.bundle.named_parameters())
+
+    def statistics(self) -> dict[str, Tensor]:
+        return dict(self.bundle.named_buffers())
+
+    def _skeleton(self) -> torch.nn.Module:
+        return self.bundle
+
+    def _run(self, path: str, args: tuple[Any, ...]) -> Any:
+        return self.bundle(path, *args)
+
+
+class LearnerSnapshot:
+    """What a learner answers after a task: scores, labels, how novel an input is.
+
+    Made from a `PortableState`, whose tensors it copies. It may be asked from many threads at once.
+    """
+
+    def __init__(
+        self, found: PortableState, settings: LearnerSettings, *, kind: str, device: torch.device,
+        detectors: Mapping[str, Detector],
+    ) -> None:  # fmt: skip
+        self.facts, self.method, self.device = found.facts, settings.method, device
+        run = settings.run(make_placeholder_stream(found, found.columns))
+        learner = LearnerFactory(device).learner(run)
+        restore_state(learner, found)
+        self.networks, self.state = learner.networks, learner.state
+        self.bundle = _copy_with_weights(
+            learner.networks.eval, {**learner.params, **learner.buffers}
+        )
+        self.precision = settings.training.precision
+        self.dtype = DTYPES[self.precision]
+        self.labels: Array = names_to_labels(found.facts["classes"], kind)  # by column
+        self.seen = (learner.opened >= 0).to(device)
+        self.detectors, self.probes = dict(detectors), learner.probes
+        self._one_at_a_time = threading.Lock()  # hooks on layers would catch others' outputs
+
+    @property
+    def stage(self) -> int:
+        """The last task learnt, from 0."""
+        return int(self.facts["stage"])
+
+    @property
+    def classes(self) -> Array:
+        """Labels in sorted order, as scikit-learn has them."""
+        return np.sort(self.labels)
+
+    @property
+    def columns(self) -> list[int]:
+        """The output column of each of `classes`."""
+        found: list[int] = np.argsort(self.labels, kind="stable").tolist()
+        return found
+
+    def net(self) -> FixedNet:
+        """The networks with their weights, in eval mode."""
+        return FixedNet(self.networks, self.bundle)
+
+    def prepared(self, x: Any) -> Tensor:
+        """Inputs [n, ...] as the network gets them: checked, scaled, normalised, cut."""
+        about = self.facts["inputs"]
+        rows = convert_inputs(x, about)
+        if not len(rows):
+            raise bad("x", "at least one row", "none")
+        place = torch.arange(len(rows))
+        data: Data = make_data(rows, torch.zeros(len(rows), 1, dtype=torch.long), ["a"], 1, about,
+                             place)  # fmt: skip
+        feed = Feed(data, device=self.device, dtype=self.dtype, axes=self.networks.sample_axes)
+        inputs = feed(place.to(self.device))
+        frozen = self.frozen
+        if frozen is None:
+            return inputs
+        return torch.cat([frozen(some) for some in inputs.split(ROWS_AT_ONCE)])
+
+    @property
+    def frozen(self) -> Encoder | None:
+        """The backbone below the network, where that is frozen."""
+        net: Any = self.bundle.get_submodule("net")
+        found: Encoder | None = net.frozen
+        return found
+
+    def open_columns(self, task: int | None) -> Tensor:
+        """[C] which columns compete: those of a task where heads are apart, else all seen."""
+        tasks = self.facts["tasks"]
+        if task is None:
+            if self.facts["head"] == "multi":
+                expected = (
+                    f"the task of the rows, 0 to {len(tasks) - 1}: each has a head of its own"
+                )
+                raise bad("task", expected, None)
+            return self.seen
+        if check_int("task", task) >= len(tasks):
+            raise bad("task", f"a task from 0 to {len(tasks) - 1}", task)
+        own = torch.zeros_like(self.seen)
+        own[tasks[task]["visible"]] = True
+        return own
+
+    @torch.no_grad()
+    def scores(self, x: Any, task: int | None = None) -> Tensor:
+        """[n, C] what the method decides by, -inf where a column does not compete."""
+        shut, parts = ~self.open_columns(task), []
+        with inference_numerics(self.precision):
+            for some in self.prepared(x).split(ROWS_AT_ONCE):
+                found = self.method.scores(self.net()(some), self.state)
+                parts.append(found.masked_fill(shut, -torch.inf).float().cpu())
+        return torch.cat(parts)
+
+    def predict(self, x: Any, task: int | None = None) -> Any:
+        """[n] labels; lists of labels where rows carry sets of them."""
+        scores = self.scores(x, task)
+        if self.facts["labels"] == "set":
+            return [self.labels[(row > 0).numpy()[: len(self.labels)]].tolist() for row in scores]
+        return self.labels[scores.argmax(1).numpy()]
+
+    def predict_proba(self, x: Any, task: int | None = None) -> Array:
+        """[n, classes] softmax of the scores, or the sigmoid of each where labels are sets."""
+        scores = self.scores(x, task)
+        share = scores.sigmoid() if self.facts["labels"] == "set" else scores.double().softmax(1)
+        found: Array = share[:, self.columns].double().numpy()
+        return found
+
+    @torch.no_grad()
+    def features(self, x: Any) -> Array:
+        """[n, F] what the last layer sees."""
+        with inference_numerics(self.precision):
+            parts = [self.net()(some).features.flatten(1).cpu()
+                     for some in self.prepared(x).split(ROWS_AT_ONCE)]  # fmt: skip
+        found: Array = torch.cat(parts).numpy()
+        return found
+
+    def novelty(self, x: Any, key: str, task: int | None = None) -> Array:
+        """[n] minus the familiarity that a detector finds: the higher, the more novel."""
+        detector, columns = self.detectors[key], self.open_columns(task)
+        state = self.probes.get(key, {})
+        with self._one_at_a_time, torch.no_grad(), probe_numerics(self.precision):
+            parts = [detector.score(self.net(), some, columns, state).float().cpu()
+                     for some in self.prepared(x).split(ROWS_AT_ONCE)]  # fmt: skip
+        found: Array = -torch.cat(parts).double().numpy()
+        return found
+
+    def output(self, x: Any) -> Output:
+        """Features and logits of inputs that are prepared already."""
+        with inference_numerics(self.precision):
+            return self.net()(x)
+
+
+def _copy_with_weights(skeleton: torch.nn.Module, weights: Mapping[str, Tensor]) -> torch.nn.Module:
+    """A module of its own that holds copies of these weights and buffers."""
+    bundle = copy.deepcopy(skeleton)
+    with torch.no_grad():
+        own = {**dict(bundle.named_parameters()), **dict(bundle.named_buffers())}
+        for name, value in weights.items():
+            own[name].data = value.detach().clone()
+    return bundle.eval().requires_grad_(False)

@@ -1,0 +1,128 @@
+"""Inputs without labels, from files: what a trained model is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.data import load
+from engram.data.image_folder import IMAGE_SUFFIXES
+from engram.data.images import decode, refuse_broken
+from engram.data.tables.table_files import read_csv, read_parquet
+from engram.deploy.new_task import select_features
+from engram.errors import BadArgument, EngramError, bad, unknown
+
+Array = npt.NDArray[Any]
+TABLES = (".csv", ".tsv", ".parquet")
+SOURCE_FORMS = (
+    f"a folder of images, an image, .npy, .npz, {', '.join(TABLES)}, or the name of a data set"
+)
+
+
+class UnlabelledInputs(NamedTuple):
+    """Inputs, a name for each, true labels where the source has them, and what cannot be read."""
+
+    x: Any
+    names: list[str]
+    truth: list[str] | None = None
+    lost: tuple[str, ...] = ()
+
+
+def read_inputs(
+    source: str, about: dict[str, Any], *, drop: Sequence[str] = (), root: str | None = None
+) -> UnlabelledInputs:
+    r"""Inputs of a file, a folder or a data set, for a model that was trained on such inputs.
+
+    `about` is what a model says of its inputs: their ``shape``, and the names of ``columns`` where
+    it was trained on a table.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/new.csv"
+    >>> _ = Path(path).write_text("a,b\n1,2\n3,4\n")
+    >>> read_inputs(path, {"shape": [2], "columns": []}).x.tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
+    """
+    path = Path(source)
+    if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
+        return _read_images(path, about["shape"])
+    if not path.exists():
+        return _read_data_set(source, root)
+    if path.suffix.lower() in TABLES:
+        return _read_table(path, about, drop)
+    if path.suffix.lower() in (".npy", ".npz"):
+        x = _read_array(path)
+        return UnlabelledInputs(x, [str(row) for row in range(len(x))])
+    raise bad("--data", SOURCE_FORMS, source)
+
+
+def _read_images(path: Path, shape: Sequence[int]) -> UnlabelledInputs:
+    files = [path]
+    if path.is_dir():
+        every = sorted(path.rglob("*"))
+        files = [one for one in every if one.suffix.lower() in IMAGE_SUFFIXES
+                 and one.is_file() and not one.name.startswith(".")]  # fmt: skip
+    if not files:
+        raise bad("--data", f"images ({', '.join(sorted(IMAGE_SUFFIXES))}) in {path}", "none")
+    if len(shape) != 3:
+        raise bad("--data", f"rows of shape {tuple(shape)}, as in training", "images")
+    if shape[0] not in (1, 3):
+        raise bad("--data", f"rows of {shape[0]} channels, as in training", "images")
+    broken: dict[int, BadArgument] = {}
+    x = decode(files, resize=(shape[1], shape[2]), label=lambda i: str(files[i]), broken=broken,
+               grey=shape[0] == 1)  # fmt: skip
+    kept = [i for i in range(len(files)) if i not in broken]
+    if not kept:
+        refuse_broken(broken)
+    base = path if path.is_dir() else path.parent
+    names = [str(files[i].relative_to(base)) for i in kept]
+    return UnlabelledInputs(x[kept], names, lost=tuple(str(broken[i]) for i in sorted(broken)))
+
+
+def _read_table(path: Path, about: dict[str, Any], drop: Sequence[str]) -> UnlabelledInputs:
+    table = read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
+    for name in drop:
+        if name not in table.columns:
+            raise unknown("--drop", name, [str(one) for one in table.columns])
+    names = [str(row) for row in range(len(table))]
+    if about["columns"]:
+        return UnlabelledInputs(select_features(table, about["columns"], str(path)), names)
+    table, size = table.drop(columns=list(drop)), int(np.prod(about["shape"]))
+    if words := [str(name) for name in table if table[name].dtype.kind not in "biuf"]:
+        expected = f"numbers in all columns (--drop {words[0]} leaves one out)"
+        raise bad(str(path), expected, f"text in {', '.join(words[:5])}")
+    if table.shape[1] != size:
+        expected = f"{size} columns, as in training (--drop NAME leaves one out)"
+        raise bad(str(path), expected, table.shape[1])
+    return UnlabelledInputs(table.to_numpy(np.float32).reshape(-1, *about["shape"]), names)
+
+
+def _read_array(path: Path) -> Array:
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        with found:
+            names = found.files
+            chosen = "x" if "x" in names else names[0] if len(names) == 1 else None
+            if chosen is None:
+                raise bad(str(path), "an array called x", names)
+            array: Array = found[chosen]
+            return array
+    except (OSError, ValueError, EOFError) as problem:
+        if isinstance(problem, EngramError):
+            raise
+        raise EngramError(f"{path}: is not an array that can be read ({problem})") from problem
+
+
+def _read_data_set(source: str, root: str | None) -> UnlabelledInputs:
+    """The test rows of a data set that is known by its name."""
+    data = load(source, root=root)
+    truth = [data.classes[label] for label in data.labels[data.test].tolist()]
+    names = [str(row) for row in data.test.tolist()]
+    return UnlabelledInputs(data.gather(data.test), names, truth)

@@ -1,0 +1,196 @@
+"""More output columns: a network, and all that its method keeps, made wider; old rows bit-exact.
+
+How a method lays out its state for a wider head is asked of the method itself. A fresh learner of
+the new width goes through `start`, `between` and `finish` on a few made-up rows, without training;
+what it then holds for columns that are still shut is what the wider learner gets for its new ones,
+and where its tensors are longer is where classes, or parameters, are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engram.deploy.new_task import LearnerSettings, OpenEndedStream, make_placeholder_stream
+from engram.engine.factory import LearnerFactory
+from engram.engine.loop import finish_task, open_task
+from engram.engine.phases import call_between, list_phases
+from engram.engine.portable_state import PortableState, restore_state
+from engram.engine.run_definition import Run
+from engram.errors import EngramError
+from engram.learner.parameter_layout import Layout
+from engram.learner.tensor_tree import flatten
+from engram.novelty.detector import Detector, gather_facts
+
+ROWS = 1024  # exemplars that go through the network at once
+
+
+def widen_learner(
+    found: PortableState,
+    settings: LearnerSettings,
+    stream: OpenEndedStream,
+    detectors: Mapping[str, Detector],
+) -> PortableState:
+    """The same for the columns of `stream`; old weights and importances do not change a bit."""
+    width = len(stream.order)
+    wide = _WiderState(found, settings, width, detectors)
+    tensors = dict(found.tensors)
+    for name in tensors.keys() & wide.fresh.keys():
+        tensors[name] = wide.widen_tensor(name, tensors[name], wide.fresh[name])
+    for name in wide.params:
+        tensors[name] = embed_tensor(tensors[name], wide.params[name])
+    opened = torch.full((width,), -1, dtype=torch.long)
+    tensors["opened"] = embed_tensor(tensors["opened"], opened)
+    _refuse_unknown(found, tensors, wide, settings)
+    layout = [[name, list(shape)] for name, shape in wide.new.shapes.items()]
+    made = PortableState(tensors, {**found.facts, "layout": layout})
+    widen_values(made, found, settings, stream)
+    return made
+
+
+class _WiderState:
+    """What a fresh learner of the new width holds, and the two layouts."""
+
+    def __init__(
+        self,
+        found: PortableState,
+        settings: LearnerSettings,
+        width: int,
+        detectors: Mapping[str, Detector],
+    ) -> None:
+        self.method, self.columns, self.width = settings.method, found.columns, width
+        stream = make_placeholder_stream(found, width, min(2, found.columns))
+        self.training = replace(  # nothing is trained, so nothing is validated
+            settings.training, schedule="constant", min_lr=0.0, patience=0, restore_best=False
+        )
+        run = Run(
+            stream=stream, method=settings.method, model=settings.model, seed=settings.seed,
+            training=self.training, begun=True,
+        )  # fmt: skip
+        self.learner = LearnerFactory(torch.device("cpu")).learner(run)
+        self.params = {k: v.clone() for k, v in self.learner.params.items()}
+        self.old = Layout({name: torch.Size(shape) for name, shape in found.facts["layout"]})
+        self.new = self.learner.networks.layout
+        self.fresh = self._state(settings, detectors)
+
+    def _state(
+        self, settings: LearnerSettings, detectors: Mapping[str, Detector]
+    ) -> dict[str, Tensor]:
+        """Tensors of a learner that has begun and ended a task without learning anything."""
+        one, methods = self.learner, [settings.method]
+        open_task([one], methods, self.training, 0)
+        for number, phase in list_phases(settings.method, 0):
+            if number:
+                call_between([one], methods, phase)
+        finish_task([one], methods)
+        probes = {
+            key: dict(detector.start(gather_facts(one))) for key, detector in detectors.items()
+        }
+        return flatten({"state": one.state, "opt": one.opt, "probes": probes})
+
+    def widen_tensor(self, name: str, old: Tensor, fresh: Tensor) -> Tensor:
+        """A tensor of state, with entries for the new columns where it has some for the old."""
+        if old.shape == fresh.shape:
+            return old
+        if old.shape[-1:] == (len(self.old),) and fresh.shape[-1:] == (len(self.new),):
+            return self.widen_vector(old, fresh)
+        if old.ndim != fresh.ndim:
+            raise _growth_error(self.method, name, old)
+        pairs = list(zip(old.shape, fresh.shape, strict=True))
+        classes = [pair == (self.columns, self.width) for pair in pairs]
+        if not any(classes):  # as many rows as were met, say: nothing that counts classes
+            return old
+        if not all(a == b or counts for (a, b), counts in zip(pairs, classes, strict=True)):
+            raise _growth_error(self.method, name, old)
+        return embed_tensor(old, fresh)
+
+    def widen_vector(self, old: Tensor, fresh: Tensor) -> Tensor:
+        """[..., P] numbers of every parameter."""
+        parts, grown = old.split(self.old.sizes, -1), fresh.clone()
+        ends = dict(zip(self.new.shapes, grown.split(self.new.sizes, -1), strict=True))
+        for (name, shape), part in zip(self.old.shapes.items(), parts, strict=True):
+            lead = old.shape[:-1]
+            target = ends[name].reshape(*lead, *self.new.shapes[name])
+            ends[name].copy_(embed_tensor(part.reshape(*lead, *shape), target).reshape(*lead, -1))
+        return grown
+
+
+def widen_values(
+    found: PortableState, old: PortableState, settings: LearnerSettings, stream: OpenEndedStream
+) -> None:
+    """What is remembered with exemplars, in place: for new columns, what the network says now.
+
+    Nobody can say any more what it would have said when the exemplar was stored.
+    """
+    names = [name for name in old.tensors if name.startswith("values/")]
+    if not names or not len(old.tensors["exemplars/rows"]):
+        return
+    learner = LearnerFactory(torch.device("cpu")).learner(settings.run(stream))
+    bare = {k: v for k, v in found.tensors.items() if k not in names}
+    facts = found.facts["structure"]["dict"]
+    structure = {"dict": {**facts, "values": {"dict": {}}}}
+    restore_state(learner, PortableState(bare, {**found.facts, "structure": structure}))
+    learner.enter(found.stage)
+    kept, parts = learner.exemplars, []
+    with torch.no_grad():
+        shapes = settings.method.remember(
+            learner.net(), learner.batch(kept.rows[:1], kept.stages[:1]), learner.state
+        )
+        grow = [n for n in names if shapes[_strip_prefix(n)].shape[1:] != old.tensors[n].shape[1:]]
+        if not grow:
+            return
+        for rows, stages in zip(kept.rows.split(ROWS), kept.stages.split(ROWS), strict=True):
+            batch = learner.batch(rows, stages)
+            parts.append(settings.method.remember(learner.net(), batch, learner.state))
+    for name in grow:
+        said = torch.cat([part[_strip_prefix(name)] for part in parts])
+        found.tensors[name] = embed_tensor(old.tensors[name], said)
+
+
+def _strip_prefix(name: str) -> str:
+    return name.removeprefix("values/")
+
+
+def embed_tensor(old: Tensor, fresh: Tensor) -> Tensor:
+    """`fresh` with the numbers of `old` at the beginning of every axis.
+
+    Examples
+    --------
+    >>> embed_tensor(torch.ones(1, 2), torch.zeros(2, 3)).tolist()
+    [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    found = fresh.to(old.device, old.dtype, copy=True)
+    found[tuple(slice(size) for size in old.shape)] = old
+    return found
+
+
+def _refuse_unknown(
+    found: PortableState, tensors: dict[str, Tensor], wide: _WiderState, settings: LearnerSettings
+) -> None:
+    """Complain about state that a fresh learner does not have: nobody knows how it would grow.
+
+    Teachers that a learner made in a later task are told by their form: weights and buffers.
+    """
+    for path in found.tensors:
+        if not path.startswith(("state/", "opt/", "probes/")) or path in wide.fresh:
+            continue
+        old, around = tensors[path], path.rpartition("/")[0]
+        if path == f"{around}/vector" and old.shape == (len(wide.old),):
+            initial = wide.new.flatten(wide.params.values())
+            tensors[path] = wide.widen_vector(old, initial)
+        elif old.shape == (len(wide.old),):
+            zeros = torch.zeros(len(wide.new), dtype=old.dtype)
+            tensors[path] = wide.widen_vector(old, zeros)
+        elif wide.columns in old.shape:
+            raise _growth_error(settings.method, path, old)
+
+
+def _growth_error(method: Any, name: str, old: Tensor) -> EngramError:
+    return EngramError(
+        f"{type(method).__name__} keeps {name} {tuple(old.shape)}, and it cannot be told how that "
+        "grows with the number of classes: begin with room for all of them (capacity=...)"
+    )

@@ -1,1 +1,0 @@
-"""Which rows a step trains on, and the batches made of them."""

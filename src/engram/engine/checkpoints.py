@@ -1,0 +1,453 @@
+"""A learner as files (tensors in safetensors, facts and structure in the header, no pickle), the
+point inside a task where a run goes on, and copies from one rank to all others.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram import distributed
+from engram.distributed import Ranks
+from engram.errors import BadArgument, RecordError, wrap_read_errors
+from engram.io import TensorFile, make_folder, save_tensors
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import flatten, tree_map
+from engram.memory import Exemplars
+from engram.streams.access_guard import Ledger
+
+if TYPE_CHECKING:
+    from engram.engine.history import History
+    from engram.engine.loop import PhaseTraining
+    from engram.learner.torch_startup import Stopwatch
+
+FORMAT = "engram-learner-2"
+KEPT_CHECKPOINTS = (
+    2  # checkpoints after a task: should the newest be damaged, there is one before it
+)
+DAMAGED_SUFFIX = ".damaged"
+Notify = Callable[[str], None]
+EXEMPLARS = ("rows", "stages", "columns", "ranks")
+
+
+def tree_structure(tree: Any) -> Any:
+    """The shape of a tree as JSON: empty parts survive, tuples are told from dicts."""
+    if isinstance(tree, dict):
+        return {"dict": {str(k): tree_structure(v) for k, v in tree.items()}}
+    if isinstance(tree, tuple):
+        return {"tuple": [tree_structure(v) for v in tree]}
+    return None
+
+
+def rebuild_tree(shape: Any, flat: dict[str, Tensor], prefix: str = "") -> Any:
+    """The tree of a `tree_structure` with these leaves.
+
+    Examples
+    --------
+    >>> import torch
+    >>> tree = {"0": {}, "1": {"a": (torch.zeros(1),)}}
+    >>> rebuild_tree(tree_structure(tree), flatten(tree))
+    {'0': {}, '1': {'a': (tensor([0.]),)}}
+    """
+    if shape is None:
+        return flat[prefix]
+    join = (prefix + "/") if prefix else ""
+    if "dict" in shape:
+        return {k: rebuild_tree(v, flat, f"{join}{k}") for k, v in shape["dict"].items()}
+    return tuple(rebuild_tree(v, flat, f"{join}#{i}") for i, v in enumerate(shape["tuple"]))
+
+
+def learner_tree(learner: RunLearner, leave_out: Collection[str] = ()) -> dict[str, Any]:
+    """All tensors of a learner; those of a part that is left out are missing."""
+    tree = {
+        "vector": learner.vector, "buffers": learner.buffers, "free": learner.free,
+        "state": learner.state, "opt": learner.opt, "opened": learner.opened,
+        "exemplars": dict(zip(EXEMPLARS, learner.exemplars[:4], strict=True)),
+        "values": learner.values, "probes": learner.probes,
+    }  # fmt: skip
+    return {name: part for name, part in tree.items() if name not in leave_out}
+
+
+def state_dict(
+    learner: RunLearner, leave_out: Collection[str] = ()
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by name, and the facts beside them.
+
+    `leave_out` names what the next task makes anew: ``free``, and ``opt`` where optimisers are
+    reset.
+    """
+    tree = learner_tree(learner, leave_out)
+    tensors = {k: v.detach().to("cpu", copy=True) for k, v in flatten(tree).items()}
+    tensors = {k: v.contiguous() for k, v in tensors.items()}  # a copy already, and only one
+    return tensors, learner_facts(learner, tree)
+
+
+def learner_facts(learner: RunLearner, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a learner beside the tensors in `tree`."""
+    return {
+        "format": FORMAT, "structure": tree_structure(tree), "stage": learner.stage,
+        "seed": learner.seed, "seen": learner.exemplars.seen, "diverged": learner.diverged,
+        "stream": learner.stream.fingerprint(), "ledger": learner.ledger.to_dict(),
+        "units": learner.units,
+    }  # fmt: skip
+
+
+def load_state_dict(learner: RunLearner, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Put a saved learner's tensors and facts into a fresh one."""
+    tree = rebuild_tree(facts["structure"], tensors)
+    device = learner.device
+
+    def move(part: Any) -> Any:
+        flat = {k: v.to(device) for k, v in flatten(part).items()}
+        return rebuild_tree(tree_structure(part), flat)
+
+    for name in ("vector", "opened"):
+        found, own = tuple(tree[name].shape), tuple(getattr(learner, name).shape)
+        if found != own:
+            raise ValueError(f"{name} of shape {found} in place of {own}")
+    parts = tree["exemplars"]
+    # all is made before anything is put in: a learner is never half of one and half of another
+    made: dict[str, Any] = {
+        "vector": tree["vector"].to(device), "opened": tree["opened"],
+        "free": tree["free"].to(device) if "free" in tree else learner.free,
+        **{k: move(tree.get(k, {})) for k in ("buffers", "state", "opt", "values", "probes")},
+        "exemplars": Exemplars._make([*(parts[name] for name in EXEMPLARS), int(facts["seen"])]),
+        "stage": int(facts["stage"]), "diverged": int(facts["diverged"]),
+        "units": {str(k): float(v) for k, v in facts["units"].items()},
+        "ledger": Ledger.from_dict(facts["ledger"]),
+    }  # fmt: skip
+    for name, value in made.items():
+        setattr(learner, name, value)
+
+
+def save_checkpoint(learner: RunLearner, folder: Path, leave_out: Collection[str] = ()) -> Path:
+    """Write the learner after its present stage; `prune_checkpoints` removes older ones later.
+
+    The folder bears the name of the run; its parent must be in a run directory.
+    """
+    tensors, facts = state_dict(learner, leave_out)
+    path = folder / f"stage-{learner.stage:04d}.safetensors"
+    return write_tensors_and_facts(path, tensors, {**facts, "run": folder.name})
+
+
+def write_tensors_and_facts(path: Path, tensors: dict[str, Tensor], facts: Any) -> Path:
+    """Write tensors and facts to `path`, which appears only once it is complete and on disk.
+
+    Two folders are made for it where they are missing, ``checkpoint/RUN``; a run directory that has
+    vanished stays so.
+    """
+    make_folder(path.parent, inside=path.parents[2])
+    return save_tensors(path, tensors, {"facts": json.dumps(facts)})
+
+
+def prune_checkpoints(folder: Path, *, finished: bool = False) -> None:
+    """Keep the newest checkpoints only; none of a run that is `finished`."""
+    files = sorted(folder.glob("stage-*.safetensors"))
+    for old in files if finished else files[:-KEPT_CHECKPOINTS]:
+        old.unlink(missing_ok=True)
+    if finished:
+        for broken in folder.glob(f"*{DAMAGED_SUFFIX}"):
+            broken.unlink(missing_ok=True)
+    if finished and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def warn(text: str) -> None:
+    """A note where nobody else takes it."""
+    warnings.warn(text, stacklevel=3)
+
+
+def load_checkpoint(
+    learner: RunLearner, folder: Path, finished: Collection[int], note: Notify = warn
+) -> int:
+    """Load the newest checkpoint whose stages are all recorded; returns the next stage to train.
+
+    A checkpoint is written before the records of its stage, so the newest one may be too new. One
+    that is damaged is named in a `note`, and the one before it is taken.
+    """
+    for path in sorted(folder.glob("stage-*.safetensors"), reverse=True):
+        stage = int(path.stem.split("-")[1])
+        if not set(range(stage + 1)) <= set(finished):
+            continue
+        try:
+            file = TensorFile(path, what="checkpoint", framework="pt")
+            facts = read_facts(file)
+            check_owner(path, facts, run=folder.name, stage=stage)
+            restore_learner(learner, path, {name: file.get(name) for name in file.keys()}, facts)  # noqa: SIM118
+        except RecordError as problem:
+            rename_damaged(path)
+            note(f"{problem}; using the previous checkpoint")
+            continue
+        return learner.stage + 1
+    return 0
+
+
+def read_facts(file: TensorFile) -> Any:
+    """What was written beside the tensors of a checkpoint."""
+    with wrap_read_errors(file.path, "checkpoint"):
+        found = json.loads(file.facts["facts"])
+        found.keys()
+        return found
+
+
+def check_owner(path: Path, facts: dict[str, Any], *, run: str, stage: int) -> None:
+    """Refuse a file that was put in the place of another one."""
+    if facts.get("run", run) != run or facts.get("stage") != stage:
+        raise RecordError(f"{path}: belongs to another run or stage")
+
+
+def rename_damaged(path: Path) -> None:
+    """Give a damaged checkpoint another name, so that it is named once and stays as evidence."""
+    with suppress(OSError):
+        path.rename(path.with_name(path.name + DAMAGED_SUFFIX))
+
+
+def restore_learner(
+    learner: RunLearner, path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]
+) -> None:
+    """Put what was read from `path` into a fresh learner, after a look at whose it is."""
+    if facts.get("format") != FORMAT:
+        raise RecordError(f"{path}: not a checkpoint of this version ({facts.get('format')})")
+    if (facts.get("stream"), facts.get("seed")) != (learner.stream.fingerprint(), learner.seed):
+        raise RecordError(f"{path}: belongs to another stream or seed")
+    try:
+        with wrap_read_errors(path, "checkpoint"):
+            load_state_dict(learner, tensors, facts)
+    except BadArgument as problem:  # of a ledger with kinds that there are not
+        raise RecordError(f"{path}: is not a valid checkpoint ({problem})") from problem
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a run stood inside a task, so that it can go on at the very next step.
+#
+# A learner's own state covers its weights, method state, optimiser and memory. This is the rest:
+# how far the task had come, what its schedule and its log knew, and what the trainer held besides.
+
+
+Position = tuple[int, int, int]  # phase, epoch (or stretch of iterations) in it, steps of that
+
+
+@dataclass
+class ResumePoint:
+    """One run inside a task.
+
+    `facts` are plain numbers, `tensors` a tree; together they are all that a fresh process needs
+    besides the learner's state.
+    """
+
+    position: Position
+    facts: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, Any] = field(default_factory=dict)
+
+    def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors by name and JSON, for a file."""
+        named = flatten(self.tensors).items()
+        flat = {f"resume/{k}": v.detach().cpu().contiguous().clone() for k, v in named}
+        facts = {"position": list(self.position), "facts": self.facts}
+        return flat, facts | {"structure": tree_structure(self.tensors)}
+
+    @classmethod
+    def unpacked(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> ResumePoint:
+        """What `packed` wrote."""
+        flat = {k.removeprefix("resume/"): v for k, v in tensors.items() if k.startswith("resume/")}
+        phase, epoch, step = facts["position"]
+        tree = rebuild_tree(facts["structure"], flat)
+        return cls((phase, epoch, step), facts["facts"], tree)
+
+    @property
+    def moment(self) -> tuple[int, ...]:
+        """Runs of one moment can go on together: the position, and the steps of log entries."""
+        return *self.position, *(entry[0] for entry in self.facts["log"]["sums"])
+
+
+def restore_phase(now: PhaseTraining, points: Sequence[ResumePoint]) -> None:
+    """Be where the runs were when `StepSlices` made these."""
+    device = now.learners[0].device
+
+    def move(tree: Any) -> Any:
+        return tree_map(lambda leaf: leaf.to(device), tree)
+
+    _, *start = points[0].position
+    now.start = (start[0], start[1])
+    facts = [one.facts for one in points]
+    for name, array in now.schedule.arrays().items():
+        array[:] = [one["schedule"][name] for one in facts]
+    now.log.load_state_dict([one["log"] for one in facts], [one.tensors["curve"] for one in points])
+    if now.best is not None and points[0].tensors["best"]:
+        now.best.saved = [move(one.tensors["best"]["0"]) for one in points]
+    states = [move(one.tensors["trainer"]) for one in points]
+    now.trainer.load_state_dict(states, [one["steps"] for one in facts])
+    for learner, one in zip(now.learners, facts, strict=True):
+        learner.ledger.load_dict(one["ledger"])
+
+
+class Checkpointer(Protocol):
+    """Keeps runs that are inside a task; asked between slices of a few seconds."""
+
+    @property
+    def every(self) -> float:
+        """Seconds between two saves."""
+        ...
+
+    def due(self) -> bool:
+        """Whether it is time to save."""
+        ...
+
+    def save(
+        self, places: Sequence[int], learners: Sequence[RunLearner], points: Sequence[ResumePoint]
+    ) -> None:
+        """Write the states of runs that train together."""
+        ...
+
+    @property
+    def stops(self) -> bool:
+        """Whether training is to end behind what was saved: a signal came, or time is up."""
+        ...
+
+
+CHECKS_PER_INTERVAL = 5  # times that a checkpointer is asked within its interval, at least
+
+
+class SliceLength:
+    """Cuts steps into slices of about `seconds`, so that a checkpointer is asked in time."""
+
+    def __init__(self, seconds: float = 1.0, first: int = 1) -> None:
+        self.seconds, self.steps = seconds, first
+
+    def took(self, steps: int, seconds: float) -> None:
+        """Learn from a slice how many steps the next one may have."""
+        wanted = int(steps * self.seconds / max(seconds, 1e-6))
+        self.steps = min(max(wanted, 1), 4 * self.steps)  # the first steps may wait for kernels
+
+
+class StepSlices:
+    """Cuts the steps of a phase into slices, after which a checkpoint may be due.
+
+    Parameters
+    ----------
+    now, history, clock
+        The phase, what those before it gave, and the seconds of the task.
+    free
+        What may move in each run, by its method, not by the phase.
+    checkpointer
+        Says when it is time to save.
+    keeps_end
+        Whether to save behind the last step, too: no stage will be recorded then.
+    """
+
+    def __init__(
+        self, now: PhaseTraining, history: History, clock: Stopwatch, free: Sequence[Tensor],
+        checkpointer: Checkpointer | None, keeps_end: bool = False,
+    ) -> None:  # fmt: skip
+        self.now, self.history, self.clock, self.free = now, history, clock, free
+        self.checkpointer, self._keeps_end = checkpointer, keeps_end
+        self.sliced = checkpointer is not None
+        seconds = (
+            1.0 if checkpointer is None else min(1.0, checkpointer.every / CHECKS_PER_INTERVAL)
+        )
+        self._slices, self._began = SliceLength(seconds), 0.0
+        self._taken = 0  # steps of the present slice; epochs may be shorter than a slice
+
+    def cut(self, start: int, stop: int) -> int:
+        """Where the slice that goes on at `start` ends, at `stop` at the latest."""
+        if not self.sliced:
+            return stop
+        if not self._taken:
+            self._began = time.perf_counter()
+        return min(stop, start + max(self._slices.steps - self._taken, 1))
+
+    def took(self, steps: int) -> None:
+        """Steps were launched. Only at the end of a slice the device is waited for.
+
+        An epoch may be a single step, and the host is to prepare the next ones meanwhile.
+        """
+        self._taken += steps
+        if self._taken < self._slices.steps:
+            return
+        if self.now.learners[0].device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        self._slices.took(self._taken, time.perf_counter() - self._began)
+        self._taken = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to save."""
+        if self.checkpointer is None:
+            return False
+        at_end = self._keeps_end and self.now.log.done >= self.now.log.total
+        return at_end or self.checkpointer.due()
+
+    def stopped(self, epoch: int, start: int) -> list[ResumePoint] | None:
+        """Where the runs stand if the slice from `start` came to an end inside."""
+        if self.checkpointer is None:
+            return None
+        now = self.now
+        done = start + int(np.max(now.trainer.steps)) - int(now.log.steps.max())
+        now.log.count(now.live[:, start:done])
+        return self.points(epoch, done)
+
+    def points(self, epoch: int, step: int) -> list[ResumePoint]:
+        """Where the runs stand."""
+        self.now.trainer.write_back()
+        position = (self.now.number, epoch, step)
+        return [self._point(run, position) for run in range(len(self.free))]
+
+    def _point(self, run: int, position: Position) -> ResumePoint:
+        """All that is needed to go on at this position."""
+        now = self.now
+        log, curve = now.log.state_dict(run)
+        earlier, earlier_curve = self.history.state_dict(run)
+        schedule = {name: value[run].item() for name, value in now.schedule.arrays().items()}
+        best = now.best.saved if now.best is not None else []
+        facts = {
+            "seconds": self.clock.seconds, "ledger": now.learners[run].ledger.to_dict(),
+            "earlier": earlier, "log": log, "schedule": schedule,
+            "steps": int(np.asarray(now.trainer.steps).reshape(-1)[run]),
+        }  # fmt: skip
+        tensors = {
+            "free": self.free[run], "earlier": earlier_curve, "curve": curve,
+            "trainer": now.trainer.state_dict(run), "best": {"0": best[run]} if best else {},
+        }  # fmt: skip
+        return ResumePoint(position, facts, tensors)
+
+
+# ------------------------------------------------------------------------------------------------
+# The state of a learner from one rank to all others.
+
+
+def copy_from_first_rank(ranks: Ranks, learner: RunLearner) -> None:
+    """Let every rank's learner be that of rank 0, with the place inside a task where it stands."""
+    first = ranks.rank == 0
+    tensors, facts = state_dict(learner) if first else ({}, {})
+    point = learner.resume_point if first else None
+    if point is not None:
+        more, facts["resume"] = point.packed()
+        tensors |= more
+    forms = {name: (tuple(one.shape), one.dtype) for name, one in tensors.items()}
+    forms, facts = ranks.broadcast((forms, facts))
+    for name, (shape, dtype) in forms.items():
+        raw = torch.uint8 if dtype == torch.bool else dtype
+        value = tensors[name].to(raw) if first else torch.empty(shape, dtype=raw)
+        tensors[name] = ranks.broadcast_(value.to(ranks.device)).cpu().to(dtype)
+    if first:
+        return
+    where = facts.pop("resume", None)
+    load_state_dict(learner, tensors, facts)
+    learner.resume_point = None if where is None else ResumePoint.unpacked(tensors, where)
+
+
+def synchronise_ranks(learners: Sequence[RunLearner]) -> None:
+    """After a task: what rank 0 has, others have, whatever their devices rounded differently."""
+    ranks = distributed.current_ranks()
+    for learner in learners if ranks is not None else ():
+        copy_from_first_rank(ranks, learner)  # type: ignore[arg-type]

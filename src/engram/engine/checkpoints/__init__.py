@@ -1,1 +1,0 @@
-"""The state of runs as files, after a task and inside one."""

@@ -1,1 +1,0 @@
-"""What comes out of a task, and whether it can be trusted."""

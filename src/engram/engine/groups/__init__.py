@@ -1,1 +1,0 @@
-"""What runs that train together share."""

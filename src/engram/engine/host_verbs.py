@@ -1,0 +1,228 @@
+"""Host verbs of many learners, with their heavy passes mapped together.
+
+``start``, ``between`` and ``finish`` are plain Python for one learner. Run one after the other,
+their importance passes would dominate a study of hundreds of runs. So verbs run in a thread, one
+after the other, until one requests an average gradient: it pauses with its thread, and another
+thread goes on with the rest. When all wait (or are done), one mapped pass answers them together.
+Method code does not notice, and verbs that request nothing cost no thread of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from engram import keys
+from engram.engine.stored_values import complete_values, snapshot_memory
+from engram.learner.batch import NO_VALUES, Batch, TrainingRows
+from engram.learner.gradients import Term, Transform, Weights, average_gradient
+from engram.learner.learner import RunLearner
+from engram.learner.learner_proxy import call_verb
+from engram.learner.objectives import competing_classes
+from engram.learner.structural_key import structural_key
+from engram.learner.tensor_tree import stack
+from engram.methods.method import Method
+
+ENTRIES_AT_ONCE = 1 << 28  # input or gradient entries of one mapped pass
+
+
+class _Request(NamedTuple):
+    """What a verb requests; see `RunLearner.average_gradient`."""
+
+    learner: RunLearner
+    items: TrainingRows
+    term: Term
+    transform: Transform
+    size: int
+    batch_statistics: bool
+
+
+class _VerbThread:
+    """A thread that runs verbs until one requests an average gradient, and pauses there.
+
+    `rest`, (learner, verb) pairs, is shared by all workers, of which only one runs at a time.
+    """
+
+    def __init__(
+        self, rest: deque[tuple[RunLearner, Callable[..., None]]], more: tuple[Any, ...]
+    ) -> None:
+        self.request: _Request | None = None
+        self.answer: Tensor | None = None
+        self._error: BaseException | None = None
+        self._rest, self._more = rest, more
+        # each lock is taken by one thread and freed by the other; cheaper than semaphores
+        self._go, self._back = threading.Lock(), threading.Lock()
+        self._go.acquire()
+        self._back.acquire()
+
+    def start(self) -> None:
+        """Run verbs of `rest` until one requests or none is left."""
+        threading.Thread(target=self._main, daemon=True).start()
+        self._wait()
+
+    def resume(self) -> None:
+        """Go on after an answer until the next request or the end."""
+        self._go.release()
+        self._wait()
+
+    def abandon(self) -> None:
+        """Let a paused verb fail, so that its thread ends."""
+        self.answer = None
+        self._go.release()
+
+    def _wait(self) -> None:
+        self._back.acquire()
+        if self._error is not None:
+            raise self._error
+
+    def _main(self) -> None:
+        try:
+            while self._rest:
+                learner, verb = self._rest.popleft()
+                learner._average = self._request
+                call_verb(verb, learner, *self._more)
+        except BaseException as error:  # handed to the caller of `start` or `resume`
+            self._error = error
+        self._back.release()
+
+    def _request(self, *request: Any) -> Tensor:
+        """Called inside the thread: pause, and return the answer."""
+        self.request = _Request(*request)
+        self._back.release()
+        self._go.acquire()
+        self.request = None
+        if self.answer is None:
+            raise RuntimeError("resumed without an answer")
+        answer, self.answer = self.answer, None
+        return answer
+
+
+def call_for_all_with_values(
+    learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, *more: Any
+) -> None:
+    """As `call_for_all`, then complete what `Method.remember` says of all exemplars."""
+    before = [snapshot_memory(one) for one in learners]
+    call_for_all(learners, methods, verb, *more)
+    for learner, method, memory in zip(learners, methods, before, strict=True):
+        complete_values(learner, method, memory)
+
+
+def call_for_all(
+    learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, *more: Any
+) -> None:
+    """Call a host verb for every learner, with the task and, of ``between``, the phase."""
+    if not any(m.implements(verb) for m in methods):
+        return
+    if len(learners) == 1:
+        call_verb(getattr(methods[0], verb), learners[0], *more)
+        return
+    # methods may differ: a term that reads their fields holds them, and is like no other then
+    pairs = zip(learners, methods, strict=True)
+    rest = deque((learner, getattr(method, verb)) for learner, method in pairs)
+    waiting: list[_VerbThread] = []
+    try:
+        while rest:
+            waiting.append(_VerbThread(rest, more))
+            waiting[-1].start()
+        while waiting := [worker for worker in waiting if worker.request is not None]:
+            for part in _group_alike(waiting):
+                answers = _compute_gradients([worker.request for worker in part if worker.request])
+                for worker, answer in zip(part, answers, strict=True):
+                    worker.answer = answer
+            for worker in waiting:
+                worker.resume()
+    finally:
+        rest.clear()
+        for worker in waiting:  # some are left only if one failed
+            if worker.request is not None:
+                worker.abandon()
+        for learner in learners:
+            learner._average = None
+
+
+def _group_alike(waiting: Sequence[_VerbThread]) -> list[list[_VerbThread]]:
+    """Those with equal requests: learners may take different ways through their method."""
+    found: dict[Any, list[_VerbThread]] = {}
+    for worker in waiting:
+        if (request := worker.request) is not None:
+            # a term made inside the verb is another object for each learner; it is the same term
+            # if what it closes over is the same, too
+            size: int | str = request.size
+            if request.size > 1 and request.size == len(request.items.rows):
+                size = "full"
+            kind = structural_key((request.term, request.transform, size, request.batch_statistics))
+            found.setdefault(kind, []).append(worker)
+    return list(found.values())
+
+
+def _compute_gradients(requests: list[_Request]) -> list[Tensor]:
+    """One mapped pass for all; runs are cut into chunks that fit in memory."""
+    learners, items = [one.learner for one in requests], [one.items for one in requests]
+    _, _, term, transform, _, batch_statistics = requests[0]
+    full = all(one.size == len(one.items.rows) for one in requests)
+    size = max(one.size for one in requests)
+    groups = 1 if full else max(-(-len(one.rows) // size) for one in items)
+    per_run = size * groups * max(1, math.prod(learners[0].stream.data.stored_shape))
+    per_run = max(per_run, len(learners[0].vector))
+    chunk = max(1, ENTRIES_AT_ONCE // per_run)
+    answers: list[Tensor] = []
+    for start in range(0, len(learners), chunk):
+        part = slice(start, start + chunk)
+        answers += _compute_mapped(
+            learners[part], items[part], term, transform, size, groups, batch_statistics
+        )
+    return answers
+
+
+def _batches(
+    learners: list[RunLearner], items: list[TrainingRows], size: int, groups: int
+) -> Batch:
+    """`RunLearner.grouped` of every run, [R, groups, size, ...], in a few calls for all of them."""
+    first = learners[0]
+    device, dtype, feed = first.device, first.feed.dtype, first.feed
+    runs, place = len(learners), torch.arange(groups * size)
+    ends = [len(one.rows) - 1 for one in items]
+    index = [place.clamp(max=end) for end in ends]  # padding repeats a real row, weight 0
+    rows, stage, y, _, slot = (
+        torch.stack([leaf[where] for leaf, where in zip(leaves, index, strict=True)]).to(device)
+        for leaves in zip(*items, strict=True)
+    )
+    real = place <= torch.tensor(ends)[:, None]
+    tables = [competing_classes(o.scope, o.opened, o.stream.visible, o.stage) for o in learners]
+    spread = stage[..., None].expand(*stage.shape, tables[0].shape[-1])
+    open_ = torch.stack(tables).to(device).gather(1, spread)
+    now = torch.tensor([one.stage for one in learners]).to(device)
+    old = (stage < now[:, None]).to(dtype)
+    key = torch.tensor([keys.fold(one.seed, "host", one.stage) for one in learners]).to(device)
+    parts = (feed(rows, stage), y, real.to(device, dtype), stage, old, open_, slot)
+    opened = torch.stack([one.opened for one in learners]).to(device)
+    key = torch.as_tensor(keys.fold(key[:, None], torch.arange(groups, device=device)))
+    return Batch._make([
+        *(leaf.reshape(runs, groups, size, *leaf.shape[2:]) for leaf in parts),
+        opened[:, None].expand(-1, groups, -1), now[:, None].expand(-1, groups), key,
+        (), NO_VALUES,
+    ])  # fmt: skip
+
+
+def _compute_mapped(
+    learners: list[RunLearner], items: list[TrainingRows], term: Term, transform: Transform,
+    size: int, groups: int, batch_statistics: bool,
+) -> list[Tensor]:  # fmt: skip
+    networks = learners[0].networks
+    vectors = torch.stack([one.vector for one in learners])
+    buffers = stack([one.buffers for one in learners])
+    batches = _batches(learners, items, size, groups)
+
+    def one_run(vector: Tensor, own: Any, batch: Any) -> Tensor:
+        return average_gradient(
+            networks, Weights(vector, own), batch, term, transform, batch_statistics
+        )
+
+    return list(vmap(one_run)(vectors, buffers, batches).unbind(0))

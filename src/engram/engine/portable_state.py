@@ -1,0 +1,187 @@
+"""What a run has learnt, without its data set: enough to predict, and to go on learning."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.data.dataset import Data
+from engram.data.standardization import filled_values
+from engram.engine.checkpoints import load_state_dict, state_dict
+from engram.engine.run_definition import Run
+from engram.errors import bad
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import nbytes
+
+FORMAT = "engram-model-1"
+ROWS = ("rows/x", "rows/y", "rows/stage")  # what is left of the data: inputs, columns, task
+
+
+class PortableState(NamedTuple):
+    """Tensors by name, and plain facts beside them; both go into one file.
+
+    Parameters stand under their own names (``net.head.weight``), method state, exemplars and what
+    is remembered with them as in a checkpoint. The rows that a memory holds come along, so the
+    numbers of its exemplars count from 0.
+    """
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+    @property
+    def columns(self) -> int:
+        """Output columns, those reserved for classes to come included."""
+        return len(self.tensors["opened"])
+
+    @property
+    def stage(self) -> int:
+        """The last task that was learnt, from 0."""
+        return int(self.facts["stage"])
+
+
+def export_state(
+    learner: RunLearner, run: Run, *, most_bytes: float = float("inf")
+) -> PortableState:
+    """All that a learner knows after a stage.
+
+    Rows that need more than `most_bytes` stay behind, and so do moments of an optimiser, of which
+    there are one or two for each parameter.
+    """
+    anew = _why_not_optimizer(learner, most_bytes) if not run.training.optim_reset else ""
+    left_out = ("free", "opt") if run.training.optim_reset or anew else ("free",)
+    tensors, facts = state_dict(learner, left_out)
+    layout, vector = learner.networks.layout, tensors.pop("vector")
+    tensors |= {name: view.clone() for name, view in layout(vector).items()}
+    rows, stages, place = _rows_to_keep(learner)
+    tensors["exemplars/rows"] = place
+    tensors["rows/y"], tensors["rows/stage"] = learner.stream.targets[rows].cpu(), stages
+    why_not = _why_not(learner, len(rows), most_bytes)
+    if not why_not:
+        tensors["rows/x"] = learner.stream.data.gather(rows).cpu().contiguous()
+    facts |= {
+        "format": FORMAT,
+        "layout": [[name, list(shape)] for name, shape in layout.shapes.items()],
+        "rows_left_out": why_not, "optimizer_left_out": anew,
+        **_describe_data(learner), **_describe_tasks(learner),
+    }  # fmt: skip
+    return PortableState(tensors, facts)
+
+
+def _rows_to_keep(learner: RunLearner) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows that are needed later and their tasks, each once; where exemplars stand among them."""
+    exemplars, span = learner.exemplars, len(learner.stream.data)
+    codes = exemplars.stages * span + exemplars.rows
+    if learner.reads == "past":
+        tasks = learner.stream.tasks[: learner.stage + 1]
+        codes = torch.cat([*(k * span + task.train.cpu() for k, task in enumerate(tasks)), codes])
+    _, first, place = np.unique(codes.numpy(), return_index=True, return_inverse=True)
+    order = np.argsort(first)  # as they came, which decides in what order they are drawn
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    kept = codes[torch.from_numpy(first[order])]
+    mine = torch.from_numpy(back[place.reshape(-1)])[len(codes) - len(exemplars) :]
+    return kept % span, kept // span, mine.contiguous()
+
+
+def _why_not(learner: RunLearner, rows: int, most: float) -> str:
+    """Why rows cannot come along; nothing where they can."""
+    size = rows * learner.stream.data.sample_bytes
+    if size > most:
+        return f"{rows} rows of earlier tasks take {size / 2**20:.0f} MiB and were not kept"
+    if rows and learner.stream.view is not None:
+        return "rows of earlier tasks were seen through the stream's view and were not kept"
+    return ""
+
+
+def _why_not_optimizer(learner: RunLearner, most: float) -> str:
+    """Why an optimiser that goes on from task to task cannot come along; nothing where it can."""
+    size = nbytes(learner.opt)
+    if size <= most:
+        return ""
+    return f"moments of the optimiser take {size / 2**20:.0f} MiB and were not kept"
+
+
+def describe_inputs(data: Data) -> dict[str, Any]:
+    """What inputs of a data set are like, as later ones must be."""
+    return {
+        "shape": list(data.stored_shape), "dtype": str(data.x.dtype).removeprefix("torch."),
+        "mean": list(data.mean), "std": list(data.std),
+        "crop": None if data.crop is None else list(data.crop), "name": data.name,
+        "channel_axis": data.channel_axis, "fill": list(filled_values(data)),
+        "columns": list(data.columns),
+    }  # fmt: skip
+
+
+def _describe_data(learner: RunLearner) -> dict[str, Any]:
+    stream = learner.stream
+    data = stream.data
+    classes = [data.classes[c] for c in stream.order]
+    return {
+        "inputs": describe_inputs(data), "classes": classes[: int((learner.opened >= 0).sum())],
+        "head": stream.head, "labels": stream.labels, "information": stream.information,
+    }  # fmt: skip
+
+
+def _describe_tasks(learner: RunLearner) -> dict[str, Any]:
+    """Of every task so far: its classes as columns, its name, how many rows it had."""
+    stream, stages = learner.stream, range(learner.stage + 1)
+    return {
+        "tasks": [
+            {"new": (stream.opening == k).nonzero()[:, 0].tolist(),
+             "visible": stream.visible[k].nonzero()[:, 0].tolist(),
+             "domain": stream.tasks[k].domain, "rows": stream.train_sizes[k]}
+            for k in stages
+        ],
+    }  # fmt: skip
+
+
+_KINDS: dict[str, type] = {
+    "structure": dict, "stage": int, "seed": int, "layout": list, "rows_left_out": str,
+    "inputs": dict, "classes": list, "head": str, "labels": str, "tasks": list,
+}  # fmt: skip
+_OF_INPUTS: dict[str, type] = {
+    "shape": list, "dtype": str, "mean": list, "std": list, "name": str, "channel_axis": int,
+    "fill": list, "columns": list,
+}  # fmt: skip
+
+
+def check_portable_facts(found: PortableState) -> None:
+    """Raise where facts that are used later, when somebody asks, are not what they should be."""
+    facts, about = found.facts, found.facts["inputs"]
+    for place, kinds in ((facts, _KINDS), (about, _OF_INPUTS)):
+        for name, kind in kinds.items():
+            if not isinstance(place[name], kind):
+                raise TypeError(f"{name}: {type(place[name]).__name__} in place of {kind.__name__}")
+    if about["dtype"] not in ("uint8", "float32"):
+        raise ValueError(f"inputs of type {about['dtype']}")
+    for name in ("mean", "std", "fill"):
+        [float(one) for one in about[name]]
+    for side in (*about["shape"], *(about["crop"] or ())):
+        if not isinstance(side, int) or side < 0:
+            raise ValueError(f"inputs of shape {about['shape']}, cut to {about['crop']}")
+    if not all(isinstance(one, str) for one in (*facts["classes"], *about["columns"])):
+        raise TypeError("names that are no text")
+    opened = int((found.tensors["opened"] >= 0).sum())
+    if len(facts["classes"]) != opened or facts["stage"] != len(facts["tasks"]) - 1:
+        raise ValueError(f"{len(facts['classes'])} classes, {len(facts['tasks'])} tasks")
+    for task in facts["tasks"]:
+        if not all(0 <= int(one) < found.columns for one in (*task["new"], *task["visible"])):
+            raise ValueError(f"a task of columns {task['visible']}")
+        int(task["rows"])
+
+
+def restore_state(learner: RunLearner, found: PortableState) -> int:
+    """Put what was learnt into a fresh learner of the same width; the next stage to train."""
+    shapes = {name: tuple(shape) for name, shape in found.facts["layout"]}
+    own = {name: tuple(shape) for name, shape in learner.networks.layout.shapes.items()}
+    if own != shapes:
+        differ = sorted(k for k in {*own, *shapes} if own.get(k) != shapes.get(k))
+        wanted = f"the network that was saved, with {differ[0]} {shapes.get(differ[0])}"
+        raise bad("model", wanted, own.get(differ[0]))
+    rest = {k: v for k, v in found.tensors.items() if k not in shapes and k not in ROWS}
+    flat = [found.tensors[name].reshape(-1) for name in shapes]
+    load_state_dict(learner, {**rest, "vector": torch.cat(flat)}, found.facts)
+    return learner.stage + 1

@@ -1,0 +1,231 @@
+"""Values that a method stores with its exemplars, as tables by slot, and latents: the root
+encodes the rows of a task once, the top learns from those.
+
+A table [R?, M + 1, ...] has a row for every slot of the memory and one more, into which goes what
+is not to be kept: so a step writes without asking the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engram.engine.sampler import StepRows
+from engram.errors import bad
+from engram.learner.batch import Batch
+from engram.learner.learner import RunLearner
+from engram.methods.method import Method
+from engram.models.classifier import Classifier
+from engram.streams.stream_outline import LatentOutline
+
+ValueTables = dict[str, Tensor]
+MemorySnapshot = tuple[Tensor, Tensor, ValueTables]  # rows and stages of exemplars, their values
+ROWS_AT_ONCE = 4096
+
+
+def stack_value_tables(learners: Sequence[RunLearner], slots: int = 0) -> ValueTables:
+    """[R, M + 1, ...] the values of all learners, padded to `slots` or the most in use."""
+    slots = max(slots, *(len(one.exemplars) for one in learners))
+
+    def padded(value: Tensor) -> Tensor:
+        empty = value.new_zeros(slots + 1 - len(value), *value.shape[1:])
+        return torch.cat([value, empty])
+
+    names = learners[0].values
+    return {name: torch.stack([padded(one.values[name]) for one in learners]) for name in names}
+
+
+def make_empty_tables(
+    learner: RunLearner, method: Method, rows: StepRows, slots: int
+) -> ValueTables:
+    """[M + 1, ...] tables for values never remembered so far; one row tells their shapes."""
+    first = [leaf[0, 0, :1].cpu() for leaf in (rows.main.rows, rows.main.stages)]
+    batch = learner.batch(*first)
+    with torch.no_grad():
+        found = method.remember(learner.net(), batch, learner.state)
+    return {name: value.new_zeros(slots + 1, *value.shape[1:]) for name, value in found.items()}
+
+
+def read_slots(table: Tensor, slot: Tensor) -> Tensor:
+    """[R?, B, ...] rows of a table [R?, M + 1, ...]; zeros for slot -1.
+
+    Examples
+    --------
+    >>> read_slots(torch.tensor([[1.0], [2.0], [9.0]]), torch.tensor([1, -1])).tolist()
+    [[2.0], [0.0]]
+    """
+    shape = (*slot.shape, *[1] * (table.ndim - slot.ndim))
+    index = slot.clamp(min=0).reshape(shape).expand(*slot.shape, *table.shape[slot.ndim :])
+    found = table.gather(slot.ndim - 1, index)
+    return torch.where((slot >= 0).reshape(shape), found, 0.0)
+
+
+def write_slots_(table: Tensor, into: Tensor, values: Tensor) -> None:
+    """Put values [R?, B, ...] into the slots [R?, B] of a table, where those are not -1.
+
+    Examples
+    --------
+    >>> table = torch.zeros(3, 1)
+    >>> write_slots_(table, torch.tensor([1, -1]), torch.tensor([[5.0], [6.0]]))
+    >>> table[:2].tolist()
+    [[0.0], [5.0]]
+    """
+    last = table.shape[into.ndim - 1] - 1
+    place = torch.where(into >= 0, into, last)
+    shape = (*into.shape, *[1] * (table.ndim - into.ndim))
+    index = place.reshape(shape).expand_as(values)
+    table.scatter_(into.ndim - 1, index, values.to(table.dtype))
+
+
+def snapshot_memory(learner: RunLearner) -> MemorySnapshot:
+    """The memory as it is, for `complete_values` after a verb that may change it."""
+    rows, stages = (part.clone() for part in learner.exemplars[:2])  # verbs may write into them
+    return rows, stages, learner.values
+
+
+def complete_values(learner: RunLearner, method: Method, before: MemorySnapshot) -> None:
+    """Let every exemplar have its values after a verb: those it had `before`, or fresh ones.
+
+    Whatever verb fills the memory, values and exemplars go together: batches find them by slot.
+    """
+    exemplars, (rows, stages, values) = learner.exemplars, before
+    same = torch.equal(exemplars.rows, rows) and torch.equal(exemplars.stages, stages)
+    if same or not method.implements("remember"):
+        return
+    span = len(learner.stream.data)
+    code, known = exemplars.stages * span + exemplars.rows, stages * span + rows
+    order = known.argsort()
+    place = torch.searchsorted(known[order], code).clamp(max=max(len(known) - 1, 0))
+    had = known[order][place] == code if len(known) else torch.zeros_like(code, dtype=torch.bool)
+    new = (~had).nonzero()[:, 0]
+    fresh = _compute_values(learner, method, new)
+    found: ValueTables = {}
+    for name in fresh or values:
+        sample = fresh[name] if fresh else values[name]
+        table = sample.new_empty(len(exemplars), *sample.shape[1:])
+        if len(known):
+            table[had.to(table.device)] = values[name][order[place[had]].to(table.device)]
+        if fresh:
+            table[new.to(table.device)] = fresh[name]
+        found[name] = table
+    learner.values = found
+
+
+def _compute_values(learner: RunLearner, method: Method, which: Tensor) -> ValueTables:
+    parts: list[ValueTables] = []
+    for some in which.split(ROWS_AT_ONCE):
+        if not len(some):
+            continue
+        exemplars = learner.exemplars
+        batch: Batch = learner.batch(exemplars.rows[some], exemplars.stages[some])
+        with torch.no_grad():
+            parts.append(method.remember(learner.net(), batch, learner.state))
+    if not parts:
+        return {}
+    return {name: torch.cat([part[name].detach() for part in parts]) for name in parts[0]}
+
+
+# -- training on latents ---------------------------------------------------------------------------
+# The root of a network encodes a task's rows once, its top learns from those.
+# While such a task is learnt the root stands still, so what it answers in eval mode is a table. Old
+# inputs are not read again: exemplars have kept their latents.
+
+
+ENCODED_AT_ONCE = 1024
+LATENT_NAME = "latent"  # of the value that `remember` keeps with exemplars
+ROW_PADDING = torch.iinfo(torch.long).max  # a row number behind all others, for padding
+Latents = dict[str, Tensor]  # rows [R?, n] in ascending order, latents [R?, n, ...]
+
+
+def check_model_root(method: Method, stages: int, net: Classifier) -> None:
+    """Refuse a model without a root where a method trains on latents."""
+    latent = any(method.replay(stage).latent for stage in range(stages))
+    if not net.splits and (latent or method.prologue() is not None):
+        kind = type(net.backbone).__name__
+        wanted = "a backbone with root(x), body(z) and root_modules, the names of the root's parts"
+        raise bad("model", f"{wanted}, because {type(method).__name__} replays latents", kind)
+
+
+def latent_outline(net: Classifier, sample_shape: tuple[int, ...]) -> LatentOutline | None:
+    """What the root of a model answers; None without one."""
+    if not net.splits:
+        return None
+    was = net.training
+    with torch.no_grad():
+        shape = net.eval().root(torch.zeros(1, *sample_shape)).shape[1:]
+    net.train(was)
+    return LatentOutline(tuple(shape), net.unit_latents)
+
+
+def freeze_root(learner: RunLearner, method: Method, stage: int) -> None:
+    """Let the root stand still for a task that is learnt from latents."""
+    if not method.replay(stage).latent:
+        return
+    free = learner.layout(learner.free)
+    for name in learner.networks.root_names:
+        free[name].fill_(False)
+
+
+def frozen_root_names(learners: Sequence[RunLearner]) -> list[str]:
+    """Names of the parameters that no run moves in a task, because it is learnt from latents."""
+    if not learners[0].latents:
+        return []
+    names, frees = learners[0].networks.root_names, [one.layout(one.free) for one in learners]
+    return [name for name in names if not any(bool(free[name].any()) for free in frees)]
+
+
+def encode_latents(learners: Sequence[RunLearner], method: Method, stage: int) -> None:
+    """Give every learner the latents of its task's rows, where the task is learnt from those."""
+    if not method.replay(stage).latent:
+        return
+    if any(phase.fresh for phase in method.phases(stage)):
+        raise bad("phase.fresh", "False where replay is latent, whose root stands still", True)
+    for learner in learners:
+        if len(learner.exemplars) and LATENT_NAME not in learner.values:
+            wanted = f"{type(method).__name__}.remember to return a value called {LATENT_NAME!r}"
+            raise bad("remember", wanted + " (net.at('net.root')(batch.x))", sorted(learner.values))
+        rows, order = learner.items().rows.sort()
+        stages = learner.items().stages[order]
+        root, parts = learner.net().at("net.root"), []
+        with torch.no_grad():
+            starts = range(0, len(rows), ENCODED_AT_ONCE)
+            some = [slice(start, start + ENCODED_AT_ONCE) for start in starts]
+            for _, x in learner.feed.chunks(rows, stages, some):
+                parts.append(root(x))
+        learner.latents = {"rows": rows.to(learner.device), LATENT_NAME: torch.cat(parts)}
+
+
+def stack_latents(learners: Sequence[RunLearner]) -> Latents:
+    """[R, n, ...] the tables of several learners, padded to the longest; {} without latents."""
+    tables = [one.latents for one in learners]
+    if not tables[0]:
+        return {}
+    longest = max(len(table["rows"]) for table in tables)
+
+    def padded(leaf: Tensor, fill: int) -> Tensor:
+        return torch.cat([leaf, leaf.new_full((longest - len(leaf), *leaf.shape[1:]), fill)])
+
+    return {
+        "rows": torch.stack([padded(table["rows"], ROW_PADDING) for table in tables]),
+        LATENT_NAME: torch.stack([padded(table[LATENT_NAME], 0) for table in tables]),
+    }
+
+
+def look_up_latents(table: Latents, rows: Tensor, slot: Tensor, by_slot: Tensor | None) -> Tensor:
+    """[R?, B, ...] latents of rows of the task, and of exemplars from the table `by_slot`.
+
+    Examples
+    --------
+    >>> table = {"rows": torch.tensor([4, 7]), "latent": torch.tensor([[0.4], [0.7]])}
+    >>> by_slot = torch.tensor([[5.0], [6.0]])
+    >>> look_up_latents(table, torch.tensor([7, 1]), torch.tensor([-1, 1]), by_slot).tolist()
+    [[0.699...], [6.0]]
+    """
+    place = torch.searchsorted(table["rows"], rows.contiguous())
+    own = read_slots(table[LATENT_NAME], place.clamp(max=table["rows"].shape[-1] - 1))
+    if by_slot is None:
+        return own
+    old = (slot >= 0).reshape(*slot.shape, *[1] * (own.ndim - slot.ndim))
+    return torch.where(old, read_slots(by_slot, slot), own)

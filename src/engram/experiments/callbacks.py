@@ -1,0 +1,293 @@
+"""Hooks through which a caller follows an execution: progress bars, notebooks, and logs sent to
+TensorBoard, W&B and MLflow.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from engram.experiments.plan import Plan
+from engram.records import Result, Rows, RunDirectory, read
+from engram.records.export import Sink, choose_sink, run_logs
+
+
+class Callback:
+    """Hooks that are called while runs train; override those that you need."""
+
+    def note(self, text: str) -> None:
+        """Something the caller should know before anything runs; a warning unless overridden."""
+        warnings.warn(text, stacklevel=2)
+
+    def begin(self, plans: Sequence[Plan], done: int) -> None:
+        """`done` of the plans were finished before."""
+
+    def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
+        """Steps of a stage of some plans that train together."""
+
+    def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
+        """A stage is recorded."""
+
+
+# ------------------------------------------------------------------------------------------------
+# Who follows an execution: the caller, a notebook, tools that are told of it.
+
+
+class Callbacks(Callback):
+    """Several callbacks as one."""
+
+    def __init__(self, *several: Callback) -> None:
+        self.several = several
+
+    def note(self, text: str) -> None:
+        for one in self.several:
+            one.note(text)
+
+    def begin(self, plans: Sequence[Plan], done: int) -> None:
+        for one in self.several:
+            one.begin(plans, done)
+
+    def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
+        for one in self.several:
+            one.step(plans, stage, done, total)
+
+    def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
+        for one in self.several:
+            one.stage(plan, stage, rows)
+
+
+def find_log_tools(log: str | Sequence[str]) -> list[str]:
+    """The tools that are named, each once; refused where one is unknown or not installed."""
+    if not log:
+        return []
+    from engram.errors import bad, check_choice
+    from engram.records.export import TOOLS, import_extra
+
+    named = [log] if isinstance(log, str) else list(log) if isinstance(log, Sequence) else []
+    if not named or not all(isinstance(one, str) for one in named):
+        raise bad("log", f"one or several of {', '.join(TOOLS)}", log)
+    for one in named:
+        import_extra(check_choice("log", one, TOOLS))
+    return list(dict.fromkeys(named))
+
+
+@contextmanager
+def open_callback(
+    callback: Callback | None = None,
+    *,
+    log: str | Sequence[str] = (),
+    out: str | Path | None = None,
+) -> Iterator[Callback | None]:
+    """One callback for an execution: the caller's or, in a notebook, a bar; and tools in `log`."""
+    with ExitStack() as stack:
+        if callback is None and in_notebook():
+            callback = stack.enter_context(NotebookBar(make_html_display()))
+        if log:
+            pass  # import of a sibling
+
+            live = [stack.enter_context(LiveLog(tool, out)) for tool in find_log_tools(log)]
+            callback = Callbacks(callback or Callback(), *live)
+        yield callback
+
+
+# ------------------------------------------------------------------------------------------------
+# Runs that tell another tool of themselves while they train.
+
+
+PlanKey = tuple[str, int, str]
+
+
+class LiveLog(Callback):
+    """Sends every finished stage of every run to a tool; a context, which closes what is open.
+
+    A tool that fails in the middle is given up with a note: training goes on.
+
+    Parameters
+    ----------
+    tool
+        ``tensorboard``, ``wandb`` or ``mlflow``.
+    out
+        The run directory, from which the earlier stages of a run that goes on are read; files of
+        the tool lie there as well, or without one in the working directory.
+    """
+
+    def __init__(self, tool: str, out: str | Path | None = None) -> None:
+        self.tool, self._out = tool, None if out is None else Path(out)
+        self._open = choose_sink(tool, "." if out is None else out)
+        self._sinks: dict[PlanKey, Sink] = {}
+        self._frames: dict[PlanKey, list[pd.DataFrame]] = {}
+        self._taken: dict[str, str] = {}  # names of runs, and the recipes that have them
+        self._failed = False
+
+    def __enter__(self) -> LiveLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for key in list(self._sinks):
+            self._close(key)
+
+    def note(self, text: str) -> None:
+        """Others say it."""
+
+    def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
+        if self._failed:
+            return
+        try:
+            self._send(plan, stage, rows.frame())
+            if stage + 1 == len(plan.run.stream) or "diverged" in rows.metrics:
+                self._close(plan.key)
+        except Exception as error:  # whatever a network, a disk or a server may do
+            self._failed = True
+            super().note(f"{self.tool} failed ({error}); the runs continue without it")
+
+    def _send(self, plan: Plan, stage: int, frame: pd.DataFrame) -> None:
+        if plan.key not in self._frames:
+            self._frames[plan.key] = self._before(plan, stage)
+        frames = self._frames[plan.key]
+        result = Result(
+            pd.concat([*frames, frame], ignore_index=True),
+            recipes={plan.recipe: dict(plan.content)},
+        )
+        (log,) = run_logs(result)
+        if plan.key not in self._sinks:
+            if self._taken.setdefault(log.name, plan.recipe) != plan.recipe:
+                log = replace(log, name=f"{log.name}-{plan.recipe[:6]}")
+            self._sinks[plan.key] = self._open(log)
+        sink = self._sinks[plan.key]
+        sink.steps(log.steps)  # earlier stages are kept without theirs
+        for number, values in log.stages:
+            if number == stage:
+                sink.stage(number, values)
+        frames.append(frame[frame["step"] == -1])
+
+    def _before(self, plan: Plan, stage: int) -> list[pd.DataFrame]:
+        """What an earlier process recorded of this run."""
+        if stage == 0 or self._out is None or not RunDirectory(self._out).result_files():
+            return []
+        known = read(self._out, recipes={plan.recipe}).frame()
+        mine = (known["seed"] == plan.run.seed) & (known["order"] == plan.order)
+        return [known[mine & (known["stage"] < stage) & (known["step"] == -1)]]
+
+    def _close(self, key: PlanKey) -> None:
+        self._frames.pop(key, None)
+        if sink := self._sinks.pop(key, None):
+            sink.close()
+
+
+# ------------------------------------------------------------------------------------------------
+# How far runs have come, in numbers and words, for whoever shows it.
+
+
+class StageCount:
+    """How much of all stages of all runs is done."""
+
+    def __init__(self, plans: Sequence[Plan], finished: int) -> None:
+        self.total = float(sum(len(plan.run.stream) for plan in plans))
+        share = self.total / max(len(plans), 1)
+        self.before = share * finished
+        self._done: dict[tuple[str, int, str], float] = {}
+
+    def reach(self, plan: Plan, done: float) -> None:
+        """`done` stages of a run are behind it."""
+        self._done[plan.key] = max(done, self._done.get(plan.key, 0.0))
+
+    @property
+    def done(self) -> float:
+        return self.before + sum(self._done.values())
+
+
+def describe_progress(plans: Sequence[Plan], stage: int) -> str:
+    """What is training now, in a few words."""
+    labels = list(dict.fromkeys(plan.label for plan in plans))
+    name = labels[0] if len(labels) == 1 else f"{len(labels)} recipes"
+    group = f", {len(plans)} runs in lockstep" if len(plans) > 1 else ""
+    return f"{name}: task {stage + 1} of {len(plans[0].run.stream)}{group}"
+
+
+# ------------------------------------------------------------------------------------------------
+# Progress in notebooks: a bar below the cell while runs train, a line when they are done.
+
+
+REDRAW_SECONDS = 0.3  # seconds between updates
+
+_BAR = """<div style="font-family:sans-serif;font-size:0.9em;max-width:40em">\
+<progress value="{share:.4f}" max="1" style="width:16em;vertical-align:middle"></progress> \
+{percent} {words}</div>"""
+
+
+def in_notebook() -> bool:
+    """Whether a kernel of Jupyter runs this: its front end shows HTML that is replaced later."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class NotebookBar(Callback):
+    """A bar of HTML, updated in place; a context, which leaves one line behind.
+
+    Parameters
+    ----------
+    show
+        Called with HTML text: shows it the first time, then puts it into the place of the last.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show, self._work = show, StageCount([], 0)
+        self._plans: Sequence[Plan] = ()
+        self._began = self._spoke = time.monotonic()
+
+    def __enter__(self) -> NotebookBar:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if not self._plans:
+            return
+        runs = f"{len(self._plans)} run{'s' if len(self._plans) > 1 else ''}"
+        seconds = f"{time.monotonic() - self._began:.1f} s"
+        words = f"{runs} in {seconds}" if kind is None else f"{runs}, stopped after {seconds}"
+        self._show(f'<div style="font-family:sans-serif;font-size:0.9em">{words}</div>')
+
+    def begin(self, plans: Sequence[Plan], done: int) -> None:
+        self._plans, self._work = plans, StageCount(plans, done)
+        self._draw("starting")
+
+    def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
+        if time.monotonic() - self._spoke < REDRAW_SECONDS:
+            return
+        for plan in plans:
+            self._work.reach(plan, stage + done / max(total, 1))
+        self._draw(describe_progress(plans, stage))
+
+    def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
+        lost = "diverged" in rows.metrics
+        self._work.reach(plan, float(len(plan.run.stream)) if lost else stage + 1.0)
+        if time.monotonic() - self._spoke >= REDRAW_SECONDS:
+            self._draw(describe_progress([plan], stage))
+
+    def _draw(self, words: str) -> None:
+        self._spoke = time.monotonic()
+        share = self._work.done / max(self._work.total, 1.0)
+        self._show(_BAR.format(share=share, percent=f"{share:.0%}", words=html.escape(words)))
+
+
+def make_html_display() -> Callable[[str], None]:
+    """Shows HTML below the cell, later calls in the place of the first."""
+    from IPython.display import HTML, display
+
+    handles: list[Any] = []
+
+    def show(text: str) -> None:
+        if handles:
+            handles[0].update(HTML(text))
+        else:
+            handles.append(display(HTML(text), display_id=True))
+
+    return show

@@ -1,0 +1,104 @@
+"""What a run has learnt as one file: tensors in safetensors, facts as JSON in its header."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engram.engine.portable_state import FORMAT, PortableState, check_portable_facts, export_state
+from engram.engine.run_definition import Run
+from engram.engine.training import Training
+from engram.errors import RecordError, wrap_read_errors
+from engram.experiments.build_methods import plain_method
+from engram.experiments.build_probes import plain_probe
+from engram.experiments.plain_values import code_name, to_plain
+from engram.io import TensorFile, make_folder, save_tensors
+from engram.learner.learner import RunLearner
+from engram.methods.method import Method
+from engram.probes import Probe
+
+MODEL_FILE_NAME = "model.engram"
+MOST_BYTES = 64 << 20  # bytes of rows, or of moments, that a file in a run directory takes along
+
+
+def describe_origin(
+    *, method: Method, model: Any, training: Training, detectors: Iterable[Probe], labels: str = ""
+) -> dict[str, Any]:
+    """What a model was learnt with, in plain values; own code by its name."""
+    name = model.get("name") if isinstance(model, dict) else model
+    named = isinstance(name, str)
+    return {
+        "method": plain_method(method),
+        "model": to_plain(model) if named else {"own": code_name(name)},
+        "training": to_plain(training), "labels": labels,
+        "detectors": [plain_probe(one) for one in detectors],
+    }  # fmt: skip
+
+
+def describe_run_origin(run: Run, probes: Iterable[Probe]) -> dict[str, Any]:
+    """What the model of a run was learnt with."""
+    from engram.novelty import Detector
+
+    able = [one for one in probes if isinstance(one, Detector) and not one.outside]
+    return describe_origin(
+        method=run.method, model=run.model, training=run.training, detectors=able
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class UnsavedModel:
+    """The model of a run that left no file: what it learnt, and the run itself."""
+
+    found: PortableState
+    run: Run
+    made: dict[str, Any]
+
+    def save(self, path: Path) -> Path:
+        """Write it as a model file."""
+        return save_model(path, self.found, self.made)
+
+    def opened(self, learner: Any, **options: Any) -> Any:
+        """A learner with it; the run's own method and model need not be given again."""
+        given = {k: v for k, v in options.items() if v is not None}
+        own = {"method": self.run.method, "model": self.run.model}
+        return learner.of(self.found, self.made, **{**own, **given})
+
+
+def save_model(path: str | os.PathLike[str], found: PortableState, made: dict[str, Any]) -> Path:
+    """Write what was learnt, and what it was learnt with; the file appears whole."""
+    facts = {**found.facts, "made_by": made}
+    tensors = {name: tensor.contiguous() for name, tensor in found.tensors.items()}
+    return save_tensors(path, tensors, {"facts": json.dumps(facts)})
+
+
+def save_run_model(folder: Path, learner: RunLearner, run: Run, probes: Iterable[Probe]) -> Path:
+    """Leave the model of a finished run in the folder of its checkpoints."""
+    make_folder(folder, inside=folder.parents[1])
+    return save_model(
+        folder / MODEL_FILE_NAME,
+        export_state(learner, run, most_bytes=MOST_BYTES),
+        describe_run_origin(run, probes),
+    )
+
+
+def load_model(path: str | os.PathLike[str]) -> tuple[PortableState, dict[str, Any]]:
+    """What `save_model` wrote; a file that is damaged, or no model, is refused with its name."""
+    file = TensorFile(path, what="model file", framework="pt")
+    try:
+        facts = json.loads(file.facts["facts"])
+        form = facts.get("format")
+    except (KeyError, ValueError, AttributeError, RecursionError) as problem:
+        raise RecordError(f"{path}: is not a model that a learner saved") from problem
+    if form != FORMAT:
+        raise RecordError(f"{path}: is a model of another version ({form}, this is {FORMAT})")
+    made = facts.pop("made_by", {})
+    tensors = {name: file.get(name) for name in file.keys()}  # noqa: SIM118
+    found = PortableState(tensors, facts)
+    with wrap_read_errors(path, "model file"):
+        check_portable_facts(found)
+        made.keys()
+    return found, made

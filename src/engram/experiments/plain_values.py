@@ -1,0 +1,241 @@
+"""Dataclasses to plain values and back, with errors that name the field; durations such as 90s
+or 1h30m.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, get_args, get_type_hints
+
+from engram.errors import bad, unknown
+from engram.memory import Memory
+
+
+def to_plain(value: Any) -> Any:
+    """Nested plain values of dataclasses, tuples and arrays, ready for YAML and hashing.
+
+    Examples
+    --------
+    >>> from engram.memory import Memory
+    >>> to_plain(Memory(total=500))["total"]
+    500
+    """
+    if isinstance(value, Memory):
+        plain = {f.name: to_plain(getattr(value, f.name)) for f in fields(value) if f.init}
+        return {**plain, "policy": plain_policy(value.policy)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value) if f.init}
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(v) for v in value]
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return code_name(value)
+
+
+def plain_policy(policy: Any) -> Any:
+    """The name of a memory's policy; an own one as ``module:name``, with its options if any.
+
+    Examples
+    --------
+    >>> plain_policy("herding")
+    'herding'
+    """
+    if isinstance(policy, str):
+        return policy
+    options = to_plain(policy) if is_dataclass(policy) else {}
+    return {"name": code_name(policy), **options} if options else code_name(policy)
+
+
+def code_name(value: Any) -> str:
+    """``module:name`` of a function or class, or of an object's class: no place in memory.
+
+    Examples
+    --------
+    >>> import math
+    >>> code_name(math.sqrt), code_name(object())
+    ('math:sqrt', 'builtins:object')
+    """
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:
+    """A dataclass from plain values; wrong names and types are refused by name.
+
+    Examples
+    --------
+    >>> from engram.engine.training import Training
+    >>> from_plain(Training, {"epoch": 3}, path="training")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: training: unknown name 'epoch', did you mean 'epochs'? Valid: ...
+    """
+    if not isinstance(values, Mapping):
+        raise bad(path, f"a mapping of the fields of {cls.__name__}", values)
+    known = {f.name: f for f in fields(cls) if f.init}
+    for name in values:
+        if name not in known:
+            raise unknown(path, name, known)
+    hints = type_hints(cls)
+    for name, value in values.items():
+        if hints[name] is str and not isinstance(value, str):
+            _refuse_object(cls, name, value)
+    given = {n: convert(hints[n], v, path=f"{path}.{n}") for n, v in values.items()}
+    for name, field in known.items():
+        required = field.default is MISSING and field.default_factory is MISSING
+        if required and name not in given:
+            raise bad(f"{path}.{name}", "a value (it has no default)", "nothing")
+    return cls(**given)
+
+
+def _refuse_object(cls: type[Any], name: str, value: Any) -> None:
+    """Where a name is due and a class or object of PyTorch came: what it is called here, if known.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from engram.engine.training import Training
+    >>> _refuse_object(Training, "optimizer", torch.optim.AdamW)
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: optimizer: unknown name 'AdamW', did you mean 'adamw'? Valid: ...
+    """
+    home = value if hasattr(value, "__qualname__") else type(value)
+    if home.__module__.partition(".")[0] == "torch":
+        word = str(value) if home is type(value) and home.__name__ == "dtype" else home.__name__
+        with suppress(TypeError):  # of a class that cannot do without its other fields
+            cls(**{name: word})  # it knows its names
+
+
+def type_hints(what: Any) -> Mapping[str, Any]:
+    """The annotations of a class or function, evaluated.
+
+    Examples
+    --------
+    >>> from engram.memory import Memory
+    >>> type_hints(Memory)["total"]
+    int | None
+    """
+    return _cached_type_hints(what)
+
+
+@lru_cache(maxsize=1024)  # every recipe asks again
+def _cached_type_hints(what: Any) -> Mapping[str, Any]:
+    return MappingProxyType(get_type_hints(what))
+
+
+@lru_cache(maxsize=1024)
+def _adapter(hint: Any, _written: str) -> Any:
+    """What checks a value of a type. As it is written: int | str and str | int are equal."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+
+
+def _adapter_of(hint: Any) -> Any:
+    try:
+        return _adapter(hint, repr(hint))
+    except TypeError:  # what an annotation holds need not be hashable
+        return _adapter.__wrapped__(hint, "")
+
+
+def convert(hint: Any, value: Any, *, path: str) -> Any:
+    """A plain value as the annotated type, numbers and lists being taken generously."""
+    from pydantic import ValidationError
+
+    nested = _dataclass_in(hint)
+    if nested is not None and isinstance(value, Mapping):
+        return from_plain(nested, value, path=path)
+    if nested is not None:
+        if isinstance(value, nested) or (value is None and type(None) in get_args(hint)):
+            return value
+        whole = nested is Memory and isinstance(value, int)
+        such = f", such as {{total: {value}}} (--set memory.total={value})" if whole else ""
+        raise bad(path, f"a mapping of the fields of {nested.__name__}{such}", value)
+    if isinstance(value, bool) and not _takes_bool(hint):
+        raise bad(path, "a value that is not true or false", value)
+    if isinstance(value, bool) and str in (kinds := (hint, *get_args(hint))) and bool not in kinds:
+        value = str(value).lower()  # the word: EWC has labels=true, which YAML reads otherwise
+    try:
+        return _adapter_of(hint).validate_python(value)
+    except ValidationError as error:
+        raise bad(path, _describe_expected(error.errors()[0], value), value) from None
+
+
+def _describe_expected(problem: Mapping[str, Any], value: Any) -> str:
+    """What a type wants, in words; of what a list wants, the value that came as one."""
+    kind = str(problem["type"])
+    if kind in ("tuple_type", "list_type", "sequence_str") and len(problem["loc"]) <= 1:
+        return f"a list, such as {[value]!r}"
+    for start, words in (("int_", "a whole number"), ("float_", "a number"), ("string_", "a name")):
+        if kind.startswith(start):
+            return words
+    return str(problem["msg"]).lower().removeprefix("input should be ")
+
+
+def _takes_bool(hint: Any) -> bool:
+    """Whether true and false are values of their own there, and not read as 1 and 0."""
+    return bool in (hint, *get_args(hint)) or not {int, float} & {hint, *get_args(hint)}
+
+
+def _dataclass_in(hint: Any) -> type[Any] | None:
+    """The dataclass among the alternatives of an annotation, if there is one."""
+    for part in (hint, *getattr(hint, "__args__", ())):
+        if isinstance(part, type) and is_dataclass(part):
+            return part
+    return None
+
+
+# ------------------------------------------------------------------------------------------------
+# Durations as people write them.
+
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = r"(\d+(?:\.\d+)?)\s*([smhd])"
+
+
+def parse_duration(duration: str | float, argument: str = "budget") -> float:
+    """Seconds in a duration such as 90s, 10m, 1h30m; a bare number counts seconds.
+
+    Examples
+    --------
+    >>> parse_duration("10m"), parse_duration("1h30m"), parse_duration("45")
+    (600.0, 5400.0, 45.0)
+    >>> parse_duration("ten minutes")
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: budget: expected a duration such as 90s, 10m or 1h30m, ...
+    """
+    expected = "a duration such as 90s, 10m or 1h30m, or a number of seconds"
+    if isinstance(duration, bool) or not isinstance(duration, (str, int, float)):
+        raise bad(argument, expected, duration)
+    line = str(duration).strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", line):
+        return float(line)
+    if not re.fullmatch(rf"({_PART}\s*)+", line):
+        raise bad(argument, expected, duration)
+    return sum(float(number) * UNITS[unit] for number, unit in re.findall(_PART, line))
+
+
+def format_duration(amount: float) -> str:
+    """A duration in words.
+
+    Examples
+    --------
+    >>> format_duration(7.26), format_duration(131), format_duration(7300), format_duration(200_000)
+    ('7.3 s', '2 min 11 s', '2 h 1 min', '55 h 33 min')
+    """
+    if amount < 60:
+        return f"{amount:.1f} s"
+    if amount < 3600:
+        return f"{int(amount) // 60} min {int(amount) % 60} s"
+    return f"{int(amount) // 3600} h {int(amount) % 3600 // 60} min"

@@ -1,0 +1,157 @@
+"""Plans: one run of the engine each, and the names under which its numbers are kept."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from engram.data import Data
+from engram.engine.run_definition import Run
+from engram.experiments.build_probes import key_probes, plain_probe
+from engram.experiments.experiment_id import Identity, describe_order, identify
+from engram.experiments.plain_values import to_plain
+from engram.experiments.recipe import Experiment, OODDataCache, Recipe, plain_ood_section
+from engram.models.user_networks import is_built
+from engram.probes import Probe
+from engram.probes.ood_data import OODData
+from engram.records.prediction_scoring import check_average
+from engram.streams.stream import Stream
+from engram.streams.task_orders import ORDER_OPTIONS
+
+SHARED_WEIGHTS_NOTE = (
+    "model: all {} seeds begin with the weights of the network that was given; seeds decide its "
+    "head and what is drawn in training. Its class, or a factory, draws weights for each seed"
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """One run and the names under which its numbers are kept."""
+
+    run: Run
+    content: Mapping[str, Any]  # the recipe as plain values
+    recipe: str  # its id
+    label: str
+    order: str = ""
+    keep: str = "scores"
+    average: str = "micro"
+    probes: Mapping[str, Probe] = field(default_factory=dict)  # by name and hash of their source
+    outside: OODData | None = None
+
+    @cached_property  # asked for at every step and stage of thousands of runs
+    def key(self) -> tuple[str, int, str]:
+        return self.recipe, self.run.seed, self.order
+
+
+class Planner:
+    """Makes plans; what experiments have in common is identified once.
+
+    For one call only: between two calls, data and code may change.
+
+    Examples
+    --------
+    >>> from engram import class_incremental, load
+    >>> made = Experiment.of({"method": "ER", "seeds": 2})
+    >>> [plan.run.seed for plan in Planner().plans(made, class_incremental(load("blobs")))]
+    [0, 1]
+    """
+
+    def __init__(self, root: str | None = None) -> None:
+        self._outside = OODDataCache(root)
+        self._known: dict[Any, Identity] = {}
+        self._alive: list[Any] = []  # objects are known by their ids, which must not come again
+
+    def plans(
+        self, one: Experiment, stream: Stream, *, orders: Mapping[str, Stream] | None = None
+    ) -> list[Plan]:
+        """One plan per seed; for a study, per order (its name and the stream in it) and seed.
+
+        The plans of a study share one id: the recipe's own, unless that has an order, from which
+        those of the study count.
+        """
+        check_average(one.average, sets=stream.labels == "set")
+        if len(one.seeds) > 1 and is_built(one.model):
+            warnings.warn(SHARED_WEIGHTS_NOTE.format(len(one.seeds)), stacklevel=3)
+        own = describe_order(stream)
+        identity = self._identity(one, stream, "" if orders is None else own)
+        kept: dict[str, Any] = {"seeds": list(one.seeds), "keep": one.keep, "label": one.label}
+        if one.probes:
+            kept["probes"] = [plain_probe(probe) for probe in one.probes]
+        outside = self._outside.find(one.outside, stream, one.probes)
+        if outside is not None:
+            kept["outside"] = plain_ood_section(one.outside)
+        probes = key_probes(one.probes, outside)
+        features = any("features" in probe.needs for probe in one.probes)
+        content = {**identity.content, **kept}
+        return [
+            Plan(
+                run=Run(stream=ordered, method=one.method, model=one.model, training=one.training,
+                        seed=seed, features=features),
+                content=content, recipe=identity.id, label=one.label, order=order, keep=one.keep,
+                average=one.average, probes=probes, outside=outside,
+            )
+            for order, ordered in ({own: stream} if orders is None else orders).items()
+            for seed in one.seeds
+        ]  # fmt: skip
+
+    def _identity(self, one: Experiment, stream: Stream, counted_from: str) -> Identity:
+        """Who the runs of an experiment over a stream are."""
+        parts = (one.method, one.model, one.training)
+        made = stream.origin
+        options = {} if made is None else made.options
+        about = {k: v for k, v in options.items() if k not in ORDER_OPTIONS}
+        key = (
+            *map(id, parts), one.average, counted_from, stream.data.fingerprint(),
+            id(stream) if made is None else (made.kind, repr(to_plain(about))),
+        )  # fmt: skip
+        if key not in self._known:
+            self._alive += [*parts, stream]
+            self._known[key] = identify(
+                stream, method=one.method, model=one.model, training=one.training,
+                average=one.average, counted_from=counted_from,
+            )  # fmt: skip
+        return self._known[key]
+
+
+def make_plans(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]:
+    """Plans of several recipes; equal data and streams are built once and shared."""
+    return [plan for plans in make_plans_by_recipe(recipes, root) for plan in plans]
+
+
+def make_plans_by_recipe(recipes: Sequence[Recipe], root: str | None = None) -> list[list[Plan]]:
+    """As `make_plans`, a list for each recipe."""
+    planner = RecipePlanner(root)
+    return [planner.of(recipe) for recipe in recipes]
+
+
+class RecipePlanner:
+    """Makes the plans of one recipe after the other; data and streams are kept.
+
+    For one call only, as `Planner`.
+
+    Examples
+    --------
+    >>> planner, content = RecipePlanner(), {"stream": {"data": "blobs"}}
+    >>> made = [planner.of(Recipe.of({**content, "method": name})) for name in ("ER", "LwF")]
+    >>> made[0][0].run.stream is made[1][0].run.stream
+    True
+    """
+
+    def __init__(self, root: str | None = None) -> None:
+        self.root = root
+        self._planner = Planner(root)
+        self._loaded: dict[str, Data] = {}
+        self._built: dict[str, Stream] = {}
+
+    def of(self, recipe: Recipe) -> list[Plan]:
+        """The plans of a recipe."""
+        source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
+        if source not in self._loaded:
+            self._loaded[source] = recipe.data(self.root)
+        where = repr(to_plain(recipe.stream))
+        if where not in self._built:
+            self._built[where] = recipe.build_stream(self._loaded[source])
+        return self._planner.plans(recipe, self._built[where])

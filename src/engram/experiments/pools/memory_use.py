@@ -1,0 +1,104 @@
+"""How much memory runs take while they train, found by training a few steps of them."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from engram.engine.backend import resolve_device
+from engram.engine.engine import Engine
+from engram.engine.run_definition import Run
+
+MEASURED_STEPS = 3  # of which the memory is measured
+SAFETY = 1.5  # evaluation, importances and later tasks take more than the first steps
+
+
+class MemoryNeed(NamedTuple):
+    """Bytes that runs take: `base` whatever their number, `each` more for every one of them.
+
+    `room` is what the device has in all.
+    """
+
+    base: int
+    each: int
+    room: int
+
+    def of(self, runs: int) -> int:
+        """Bytes that so many runs take."""
+        return int(SAFETY * (self.base + self.each * runs))
+
+    def most(self, room: float) -> int:
+        """How many runs fit into so many bytes; one at least, because nobody can do with less.
+
+        Examples
+        --------
+        >>> MemoryNeed(base=100, each=10, room=1000).most(300)
+        10
+        """
+        return max(1, int((room / SAFETY - self.base) // max(self.each, 1)))
+
+
+class _StopMeasuring(Exception):
+    """As many steps as were wanted are done."""
+
+
+def measure_memory(runs: Sequence[Run], device: str) -> MemoryNeed:
+    """What runs that train together need, from the first steps of one and of two of them."""
+    where = resolve_device(device)
+    one = _peak(runs[:1], where)
+    parameters = 4 * Engine(runs[:1], device="cpu").parameters(runs[0])
+    least = 4 * parameters  # weights, gradient and two moments of the optimiser
+    each = max(_peak(runs[:2], where) - one, least) if len(runs) > 1 else max(one, least)
+    return MemoryNeed(base=max(one - each, 0), each=each, room=_device_memory(where))
+
+
+def _peak(runs: Sequence[Run], device: torch.device) -> int:
+    """Bytes at most while some runs take their first steps."""
+    engine = Engine(runs, device=device, together=True if len(runs) > 1 else None)
+    peak = _cuda_peak(device) if device.type == "cuda" else _host_peak()
+    left = MEASURED_STEPS
+
+    def count(done: int, total: int) -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            raise _StopMeasuring
+
+    try:
+        for _ in engine.stages(progress=lambda places, stage: count):
+            break
+    except _StopMeasuring:
+        pass
+    return peak()
+
+
+def _cuda_peak(device: torch.device) -> Callable[[], int]:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    return lambda: int(torch.cuda.max_memory_reserved(device))
+
+
+def _host_peak() -> Callable[[], int]:
+    """The highest resident memory from now on; since the process began where that cannot be had."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def peak() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+
+    return peak
+
+
+def _device_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    import os
+
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

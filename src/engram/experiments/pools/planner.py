@@ -1,0 +1,249 @@
+"""Which runs one worker trains at once, in which order, and what is tried again when a worker is
+lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from engram.engine.engine import Engine
+from engram.engine.run_definition import Run
+from engram.errors import EngramError
+from engram.experiments import Plan
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """Runs that one worker trains at one go: in lockstep, or one alone.
+
+    `cost` is about how many multiply-adds they take; nothing is known of runs that cannot be built,
+    which are told so by whoever tries to train them.
+    """
+
+    plans: tuple[Plan, ...]
+    cost: float = math.inf
+    lockstep: bool = False
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def halves(self) -> list[WorkerGroup]:
+        """Two groups in place of one that is too large, or fails as a whole."""
+        half, share = len(self) // 2, self.cost / 2
+        return [
+            WorkerGroup(part, share, self.lockstep)
+            for part in (self.plans[:half], self.plans[half:])
+        ]
+
+    @property
+    def words(self) -> str:
+        """Which runs these are, in a few words."""
+        labels = list(dict.fromkeys(plan.label for plan in self.plans))
+        first = labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
+        return first if len(self) == 1 else f"{first} ({len(self)} runs)"
+
+
+def group_plans(
+    plans: Sequence[Plan], *, device: str = "cpu", compile: bool = False
+) -> list[WorkerGroup]:  # fmt: skip
+    """Runs by whom they would train with on a kind of device, as large as can be.
+
+    Runs that do not train in lockstep are groups of one.
+
+    Examples
+    --------
+    >>> from engram.experiments import Recipe
+    >>> from engram.experiments.plan import make_plans
+    >>> base = {"stream": {"data": "blobs"}, "method": "ER", "seeds": 2}
+    >>> sizes = ([8], [512, 512])  # of hidden layers
+    >>> recipes = [Recipe.of(base | {"model": {"name": "mlp", "hidden": one}}) for one in sizes]
+    >>> [len(group) for group in group_plans(make_plans(recipes))]
+    [2, 1, 1]
+    """
+    costs: dict[Plan, float] = {}
+    engine = Engine([plan.run for plan in plans], device="cpu", compile=compile, plan_for=device)
+    for plan in plans:
+        try:
+            engine.compatibility_key(plan.run)
+            costs[plan] = estimate_work(plan.run, engine.parameters(plan.run))
+        except Exception:  # whoever trains it says what is wrong, and the others are trained
+            continue
+    sound, found = list(costs), [WorkerGroup((plan,)) for plan in plans if plan not in costs]
+    if not sound:
+        return found
+    if found:
+        runs = [plan.run for plan in sound]
+        engine = Engine(runs, device="cpu", compile=compile, plan_for=device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that models train alone, as is planned here
+        for places in engine.groups():
+            members = [sound[place] for place in places]
+            parts = [members] if engine.lockstep(places) else [[one] for one in members]
+            found += [
+                WorkerGroup(tuple(some), sum(costs[one] for one in some), len(some) > 1)
+                for some in parts
+            ]  # fmt: skip
+    return found
+
+
+def divide_groups(
+    groups: Sequence[WorkerGroup], workers: int, most: Callable[[WorkerGroup], int] | None = None
+) -> list[WorkerGroup]:
+    """Groups for so many workers, the costliest first: whoever is free takes the next.
+
+    A group in lockstep that is more than a worker's part of the whole cost is divided, and so is
+    one of more runs than a worker has room for, which `most` says.
+    """
+    part = sum(group.cost for group in groups if group.cost < math.inf) / max(workers, 1)
+    found: list[WorkerGroup] = []
+    for group in groups:
+        count = 1
+        if group.lockstep and part > 0:
+            count = min(len(group), math.ceil(group.cost / part - 1e-9))
+            count = max(count, math.ceil(len(group) / max(1, most(group))) if most else 1)
+        found += _split_group(group, count)
+    return sorted(found, key=lambda group: -group.cost)
+
+
+def select_unfinished(groups: Sequence[WorkerGroup], plans: Sequence[Plan]) -> list[WorkerGroup]:
+    """Groups of which some plan is still to be trained, with those plans.
+
+    A sweep that goes on has the groups that it had when it began, however much of it is done: the
+    last bits of runs in lockstep depend on who trains with them.
+
+    Examples
+    --------
+    >>> from engram.experiments import Recipe
+    >>> from engram.experiments.plan import make_plans
+    >>> base = {"stream": {"data": "blobs"}, "method": "ER", "seeds": 6}
+    >>> plans = make_plans([Recipe.of(base | {"model": {"name": "mlp", "hidden": [8]}})])
+    >>> groups = divide_groups(group_plans(plans), 3)
+    >>> (
+    ...     [len(group) for group in groups],
+    ...     [len(group) for group in select_unfinished(groups, plans[2:])],
+    ... )
+    ([2, 2, 2], [2, 2])
+    """
+    left, found = {plan.key for plan in plans}, []
+    for group in groups:
+        some = tuple(plan for plan in group.plans if plan.key in left)
+        if some:
+            cost = group.cost * len(some) / len(group)
+            found.append(WorkerGroup(some, cost, group.lockstep and len(some) > 1))
+    return found
+
+
+def _split_group(group: WorkerGroup, count: int) -> list[WorkerGroup]:
+    """A group in parts that differ by one run at most."""
+    if count <= 1:
+        return [group]
+    bounds = [len(group) * k // count for k in range(count + 1)]
+    return [
+        WorkerGroup(group.plans[a:b], group.cost * (b - a) / len(group), b - a > 1)
+        for a, b in itertools.pairwise(bounds)
+    ]
+
+
+def estimate_work(run: Run, parameters: int) -> float:
+    """About how many multiply-adds a run takes: rows that pass the network, there and back.
+
+    Examples
+    --------
+    >>> from engram import class_incremental, load, methods
+    >>> stream = class_incremental(load("blobs"))
+    >>> from engram.engine.training import Training
+    >>> one, two = (
+    ...     Run(stream=stream, method=methods.Finetune(), training=t)
+    ...     for t in (Training(epochs=3), Training(epochs=6))
+    ... )
+    >>> estimate_work(one, 100) < estimate_work(two, 100) < 2 * estimate_work(one, 100)
+    True
+    """
+    rows, batch = 0.0, run.training.batch_size
+    for stage, task in enumerate(run.stream.tasks):
+        epochs, iterations = run.training.length(stage)
+        for phase in run.method.phases(stage):
+            if phase.rows == "none":
+                continue
+            steps = phase.iterations or (0 if phase.epochs else iterations)
+            passes = phase.epochs or epochs
+            rows += 3.0 * (
+                steps * (batch or len(task.train)) if steps else passes * len(task.train)
+            )
+        rows += sum(len(one.test) for one in run.stream.tasks)
+    return rows * parameters
+
+
+# ------------------------------------------------------------------------------------------------
+# What becomes of groups of runs that were lost or failed, whoever trained them.
+
+
+MOST_TRIES = 2  # workers that may die of a group before it is divided, or given up
+MOST_NODES = 8  # nodes that may: they seldom die of what they train
+MOST_FAILURES_SHOWN = 5  # failures that are said one by one
+
+
+@dataclass
+class Attempt:
+    """A group that is with a worker, or waits for one."""
+
+    group: WorkerGroup
+    tries: int = 1
+    nodes: int = 1  # tries that nodes took with them count apart
+    whole: bool = False  # a GPU of its own
+    begun: bool = False
+    node: str = ""
+
+
+class RetryQueue:
+    """Groups that wait to be trained; those that were lost come again, in parts if need be."""
+
+    def __init__(self, groups: Sequence[WorkerGroup], note: Callable[[str], None]) -> None:
+        self.waiting = deque(Attempt(group) for group in groups)
+        self.failures: list[str] = []
+        self._note = note
+
+    def again(self, attempt: Attempt) -> None:
+        """As it was, and next."""
+        self.waiting.appendleft(attempt)
+
+    def failed(self, attempt: Attempt, words: str) -> None:
+        """Something went wrong in a group: one run may be at fault, so its parts are tried."""
+        if len(attempt.group) > 1:
+            self._apart(attempt)
+        else:
+            self.failures.append(f"{attempt.group.words}: {words}")
+
+    def lost(self, attempt: Attempt, how: str, *, node: bool = False) -> None:
+        """A worker or its node has died: another one tries, unless that is what kills them."""
+        group, words = attempt.group, f"{attempt.group.words}: {how}"
+        tries, nodes = attempt.tries + (not node), attempt.nodes + node
+        if tries <= MOST_TRIES and nodes <= MOST_NODES:
+            self._note(f"{words}; another one continues it")
+            self.again(replace(attempt, tries=tries, nodes=nodes, begun=False, node=""))
+        elif len(group) > 1:
+            self._note(f"{words}{_again_text()}; its runs are retried separately")
+            self._apart(attempt)
+        else:
+            kept = "what it recorded is kept; repeat the call to continue"
+            self.failures.append(f"{words}{_again_text()}; {kept}")
+
+    def _apart(self, attempt: Attempt) -> None:
+        self.waiting.extendleft(Attempt(half) for half in reversed(attempt.group.halves()))
+
+    def raise_failures(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if not self.failures:
+            return
+        said = self.failures[:MOST_FAILURES_SHOWN]
+        more = len(self.failures) - len(said)
+        raise EngramError("; ".join([*said, *([f"and {more} more"] if more else [])]))
+
+
+def _again_text() -> str:
+    return ", again" if MOST_TRIES > 1 else ""

@@ -1,0 +1,138 @@
+"""What a pool is given and must return, and the three pools that stay in this process: auto,
+serial, together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from engram.errors import check_int
+from engram.experiments import Callback, Plan, Recipe, execute
+from engram.experiments.plan import make_plans_by_recipe
+from engram.experiments.recorder import Recorder
+from engram.records import Result
+
+PlanKey = tuple[str, int, str]  # of a run: recipe, seed, order
+
+
+@dataclass(kw_only=True)
+class Work:
+    """Recipes, and how they are to be run.
+
+    Parameters
+    ----------
+    out
+        Run directory; None keeps everything in memory, where the pool can.
+    data
+        Directory in which data sets are found by name.
+    workers
+        Processes, where the pool has some; 0 for one per core.
+    address
+        Of a cluster, where the pool has one; None for one on this machine.
+    callback
+        Told of notes, steps and finished stages, whoever trains them.
+    deadline
+        ``time.monotonic`` after which nothing further is begun.
+    compile, deterministic, checkpoint_every, again
+        As in `engram.run`.
+    planned
+        The plans of each recipe, where the caller has made them already.
+    """
+
+    recipes: Sequence[Recipe]
+    out: str | Path | None = None
+    device: Any = "auto"
+    data: str | None = None
+    workers: int = 0
+    address: str | None = None
+    compile: bool = False
+    deterministic: bool = False
+    checkpoint_every: float | str = "5m"
+    callback: Callback | None = None
+    deadline: float | None = None
+    again: bool = False
+    planned: Sequence[Sequence[Plan]] = ()
+
+    def __post_init__(self) -> None:
+        check_int("workers", self.workers)
+
+    @cached_property
+    def by_recipe(self) -> Sequence[Sequence[Plan]]:
+        """One plan per run of each recipe."""
+        return self.planned or make_plans_by_recipe(self.recipes, self.data)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """One plan per run."""
+        return [plan for plans in self.by_recipe for plan in plans]
+
+    def run_here(self, *, together: bool | None) -> Result:
+        """Everything in this process; see `engram.run` for `together`."""
+        return execute(
+            self.plans, out=self.out, device=self.device, together=together,
+            compile=self.compile, callback=self.callback, deadline=self.deadline, again=self.again,
+            deterministic=self.deterministic, checkpoint_every=self.checkpoint_every,
+        ).result()  # fmt: skip
+
+
+def contents_by_run(work: Work, recorder: Recorder) -> dict[PlanKey, dict[str, Any]]:
+    """Recipes as plain values, by their runs that are not finished."""
+    unfinished = {plan.key: plan for plan in recorder.open}
+    found: dict[PlanKey, dict[str, Any]] = {}
+    for recipe, plans in zip(work.recipes, work.by_recipe, strict=True):
+        keys = [plan.key for plan in plans if plan.key in unfinished]
+        if keys:
+            # where several recipes ask for a run, each in its own way, it has all their probes
+            asked = unfinished[keys[0]].content
+            names = ("probes", "outside", "keep")
+            measured = {name: asked[name] for name in names if name in asked}
+            content = {**recipe.plain(), **measured}
+            found |= dict.fromkeys(keys, content)
+    return found
+
+
+def unique_recipes(
+    keys: Sequence[PlanKey], contents: Mapping[PlanKey, dict[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """The recipes of some runs, each once; one id may stand for several with other seeds."""
+    return tuple({id(contents[key]): contents[key] for key in keys}.values())
+
+
+class Pool(Protocol):
+    """Runs what is not finished yet and returns the runs of all recipes.
+
+    All fields of `Work` count in every pool: progress, deadline, compilation, running anew.
+    """
+
+    def __call__(self, work: Work) -> Result: ...
+
+
+# ------------------------------------------------------------------------------------------------
+# Runs of equal shapes in lockstep where that is faster, as `engram.run` does.
+
+
+def train_auto(work: Work) -> Result:
+    """See `engram.experiments.pools.pool.Pool`."""
+    return work.run_here(together=None)
+
+
+# ------------------------------------------------------------------------------------------------
+# One run after the other.
+
+
+def train_serial(work: Work) -> Result:
+    """See `engram.experiments.pools.pool.Pool`."""
+    return work.run_here(together=False)
+
+
+# ------------------------------------------------------------------------------------------------
+# Runs of equal shapes in lockstep, whatever their size.
+
+
+def train_together(work: Work) -> Result:
+    """See `engram.experiments.pools.pool.Pool`."""
+    return work.run_here(together=True if len(work.plans) > 1 else None)

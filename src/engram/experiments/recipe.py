@@ -1,0 +1,339 @@
+"""`Recipe`: stream, model, method, training and seeds as one frozen, checked description that is
+read from and written to YAML.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engram import streams
+from engram.data import Data, load
+from engram.engine.training import Training
+from engram.errors import bad, check_choice, check_int, unknown
+from engram.experiments.build_methods import build_method, method_label, plain_method
+from engram.experiments.build_probes import build_detectors, build_probes, plain_probe
+from engram.experiments.experiment_id import identify, options_hash, plain_model
+from engram.experiments.overrides import SECTIONS
+from engram.experiments.plain_values import from_plain, to_plain
+from engram.experiments.recipe_sections import (
+    DEFAULT_MODEL,
+    balance_options,
+    check_model_section,
+    check_stream_section,
+    scenario_options,
+    search_options,
+)
+from engram.io import read_yaml_file
+from engram.methods.method import Method
+from engram.probes import Probe
+from engram.probes.ood_data import OODData
+from engram.records import KEEP
+from engram.streams.stream import Stream
+from engram.streams.task_orders import order_text
+
+# ------------------------------------------------------------------------------------------------
+# The pieces of an experiment besides its stream, checked: every way to a run begins here.
+
+
+AVERAGES = ("micro", "macro")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Experiment:
+    """Method, model, training and seeds, and what is kept of the runs.
+
+    Examples
+    --------
+    >>> made = Experiment.of({"method": "ER", "seeds": 2, "training": {"lr": 0.1}})
+    >>> made.label, made.seeds, made.training.lr
+    ('ER', (0, 1), 0.1)
+    """
+
+    method: Method
+    model: Any = DEFAULT_MODEL
+    training: Training = field(default_factory=Training)
+    seeds: tuple[int, ...] = (0,)
+    keep: str = "scores"
+    average: str = "micro"
+    label: str = ""
+    probes: tuple[Probe, ...] = ()
+    outside: Any = None  # data that is never trained on, or a mapping that names some
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Experiment:
+        """From plain values or objects; what is left out has its default."""
+        return cls(**check_experiment(content))
+
+
+def check_experiment(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an `Experiment`, or an error that names what is wrong."""
+    method, detectors = build_method(content["method"]), build_detectors(content)
+    keep = check_choice("keep", content.get("keep", "scores"), KEEP)
+    if detectors and keep == "counts":
+        expected = "labels, scores or parameters with detectors: scores are compared item by item"
+        raise bad("keep", expected, keep)
+    return {
+        "method": method,
+        "model": check_model_section(content.get("model", DEFAULT_MODEL)),
+        "training": from_plain(Training, content.get("training", {}), path="training"),
+        "seeds": read_seeds(content.get("seeds", 1)),
+        "keep": keep,
+        "average": check_choice("average", content.get("average", "micro"), AVERAGES),
+        "label": check_label(content.get("label")) or method_label(method),
+        "outside": check_ood_section(content.get("outside")),
+        "probes": (*build_probes(content.get("probes") or ()), *detectors),
+    }
+
+
+def check_label(value: Any) -> str:
+    """The name under which runs are shown; a recipe's file may give a number.
+
+    Examples
+    --------
+    >>> check_label(None), check_label("mine"), check_label(2)
+    ('', 'mine', '2')
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (str, int, float))):
+        raise bad("label", "a name", value)
+    return "" if value is None else str(value)
+
+
+def read_seeds(value: Any) -> tuple[int, ...]:
+    """A number of seeds, or the seeds themselves, each once.
+
+    Examples
+    --------
+    >>> read_seeds(3), read_seeds([4, 5])
+    ((0, 1, 2), (4, 5))
+    """
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return tuple(range(check_int("seeds", int(value), 1)))
+    if not isinstance(value, (list, tuple, range)) or not value:
+        raise bad("seeds", "a number of seeds, or a list of them", value)
+    seeds = [int(seed) if isinstance(seed, np.integer) else seed for seed in value]
+    found = tuple(check_int(f"seeds[{i}]", seed) for i, seed in enumerate(seeds))
+    twice = sorted({seed for seed in found if found.count(seed) > 1})
+    if twice:  # the same run again, which would count as one more in every mean
+        raise bad("seeds", "every seed only once", f"{', '.join(map(str, twice))} more than once")
+    return found
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Recipe(Experiment):
+    """Stream, model, method, training and seeds: nested, frozen, YAML and back.
+
+    Examples
+    --------
+    >>> recipe = Recipe.of({"stream": {"data": "digits"}, "method": "ER", "seeds": 3})
+    >>> recipe.seeds, recipe.label
+    ((0, 1, 2), 'ER')
+    >>> Recipe.of(recipe.plain()).id == recipe.id
+    True
+    """
+
+    stream: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Recipe:
+        """A checked recipe from plain values."""
+        _check_sections(content)
+        return cls(stream=check_stream_section(content["stream"]), **check_experiment(content))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Recipe:
+        """A recipe from a YAML file."""
+        return cls.of(read_recipe(path))
+
+    def plain(self) -> dict[str, Any]:
+        """Nested plain values; `of` takes them back."""
+        return {
+            "stream": to_plain(self.stream), "model": to_plain(self.model),
+            "method": plain_method(self.method), "training": to_plain(self.training),
+            "seeds": list(self.seeds), "keep": self.keep, "average": self.average,
+            "label": self.label,
+            **({"probes": [plain_probe(one) for one in self.probes]} if self.probes else {}),
+            **({} if self.outside is None else {"outside": plain_ood_section(self.outside)}),
+        }  # fmt: skip
+
+    def write(self, path: str | Path) -> Path:
+        """Write the recipe as YAML."""
+        from engram.io import write_yaml
+
+        return write_yaml(path, self.plain())
+
+    @property
+    def id(self) -> str:
+        """The id under which runs of the recipe are recorded: runs with equal ids are comparable.
+
+        A hash of the experiment: contents of the data, which is read for it, source of own classes,
+        and all options; not of seeds, order, label, probes, outside set and what is kept.
+        """
+        return identify(
+            self.build_stream(), method=self.method, model=self.model, training=self.training,
+            average=self.average,
+        ).id  # fmt: skip
+
+    @cached_property  # a study of orders asks thousands of times
+    def key(self) -> str:
+        """Hash of what the recipe says, names as they stand: it needs no data, and proves less."""
+        stream = {**(streams.SCENARIOS[self.stream["kind"]].__kwdefaults__ or {}), **self.stream}
+        return options_hash({**self.plain(), "stream": stream, "model": plain_model(self.model)})
+
+    @property
+    def order(self) -> str:
+        """The stream's explicit order, or number of a published one, as text; "" for its own."""
+        defaults = streams.SCENARIOS[self.stream["kind"]].__kwdefaults__ or {}
+        return order_text({**defaults, **self.stream})
+
+    def data(self, root: str | None = None) -> Data:
+        """The recipe's data set."""
+        return load(self.stream["data"], root=root, **self.stream.get("data_options", {}))
+
+    def build_stream(self, data: Data | None = None, *, root: str | None = None) -> Stream:
+        """The recipe's stream, over `data` where it is loaded already."""
+        data = self.data(root) if data is None else data
+        stream = streams.SCENARIOS[self.stream["kind"]](data, **scenario_options(self.stream))
+        balanced = balance_options(self.stream)
+        if balanced is not None:
+            stream = streams.balance(stream, **balanced)
+        if self.stream.get("online", False):
+            stream = streams.online(stream, task_labels=self.stream.get("task_labels", True))
+        cut = search_options(self.stream)
+        return stream if cut is None else streams.make_search_stream(stream, **cut)
+
+    def change(self, **values: Any) -> Recipe:
+        """The recipe with some sections replaced.
+
+        Examples
+        --------
+        >>> recipe = Recipe.of({"stream": {"data": "digits"}, "method": "ER"})
+        >>> recipe.change(seeds=(4, 5)).seeds
+        (4, 5)
+        """
+        return replace(self, **values)
+
+    def in_order(self, order: Sequence[int]) -> Recipe:
+        """The recipe with its classes in another order, which does not change its id.
+
+        Examples
+        --------
+        >>> recipe = Recipe.of({"stream": {"data": "digits"}, "method": "ER"})
+        >>> other = recipe.in_order((1, 0, 2))
+        >>> other.order, other.id == recipe.id
+        ('1-0-2', True)
+        """
+        found = self.change(stream={**self.stream, "order": list(order)})
+        found.__dict__["key"] = self.key  # which all orders share
+        return found
+
+
+def read_recipe(path: str | Path) -> dict[str, Any]:
+    """The plain values of a recipe file, without defaults filled in; `Recipe.of` checks them."""
+    content: dict[str, Any] = read_yaml_file("recipe", path)
+    _check_sections(content, f" {path}", ": ")
+    return content
+
+
+def _check_sections(content: Any, where: str = "", joint: str = ".") -> None:
+    """Refuse what is no recipe at all; `where` is the file it comes from."""
+    if not isinstance(content, Mapping):
+        raise bad(f"recipe{where}", f"a mapping with sections {', '.join(SECTIONS)}", content)
+    for name in content:
+        if name not in SECTIONS:
+            raise unknown(f"recipe{where}", name, SECTIONS)
+    for name in ("stream", "method"):
+        if name not in content:
+            raise bad(f"recipe{where}{joint}{name}", "a section (it has no default)", "nothing")
+
+
+# ------------------------------------------------------------------------------------------------
+# The outside set of a recipe: rows that are never trained on, by which detectors are tuned.
+
+
+OOD_FIELDS = ("data", "data_options", "limit")
+
+
+def check_ood_section(given: Any) -> Any:
+    """A checked section: data, or a mapping with the name or path of some; None for none.
+
+    `limit` is the largest number of its rows that are used, see `OODData`.
+
+    Examples
+    --------
+    >>> check_ood_section("digits")
+    {'data': 'digits'}
+    """
+    if given is None or isinstance(given, Data):
+        return given
+    if isinstance(given, (str, os.PathLike)):
+        given = {"data": given}
+    if not isinstance(given, Mapping):
+        raise bad("outside", "data, or the name or path of a data set", given)
+    for name in given:
+        if name not in OOD_FIELDS:
+            raise unknown("outside", name, OOD_FIELDS)
+    source, options = given.get("data"), given.get("data_options") or {}
+    if not isinstance(source, (str, os.PathLike)) or not str(source):
+        raise bad("outside.data", "the name or path of a data set", source)
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise bad("outside.data_options", "a mapping of options of the data set", options)
+    limit = check_int("outside.limit", given.get("limit", 0))
+    return {
+        "data": str(source), **({"data_options": dict(options)} if options else {}),
+        **({"limit": limit} if limit else {}),
+    }  # fmt: skip
+
+
+def plain_ood_section(section: Any) -> Any:
+    """The section as a recipe names it; data in memory by its name alone."""
+    if not isinstance(section, Data):
+        return to_plain(section)
+    if section.source is None:
+        return {"data": section.name, "in_memory": True}
+    options = section.source.options
+    return {"data": section.source.name, **({"data_options": to_plain(options)} if options else {})}
+
+
+class OODDataCache:
+    """Outside sets, each loaded once."""
+
+    def __init__(self, root: str | None = None) -> None:
+        self.root = root
+        self._known: dict[Any, OODData] = {}
+        self._checked: dict[tuple[int, int], Any] = {}  # with what keeps the ids taken
+
+    def find(self, section: Any, stream: Stream, probes: Iterable[Probe]) -> OODData | None:
+        """The set, if it suits the stream; an error if there is none and a probe needs it."""
+        if section is None:
+            for probe in probes:
+                if probe.outside:
+                    expected = f"an outside data set on which to tune {probe.name!r}"
+                    raise bad("outside", expected, None)
+            return None
+        key = id(section) if isinstance(section, Data) else repr(section)
+        if key not in self._known:
+            self._known[key] = OODData(self._load(section, stream), _row_limit(section))
+        found = self._known[key]
+        if (id(found), id(stream.data)) not in self._checked:
+            found.check(stream)
+            self._checked[id(found), id(stream.data)] = found, stream.data
+        return found
+
+    def _load(self, section: Any, stream: Stream) -> Data:
+        if isinstance(section, Data):
+            return section
+        root = self.root
+        if root is None and stream.data.source is not None:
+            root = stream.data.source.root
+        return load(section["data"], root=root, **section.get("data_options", {}))
+
+
+def _row_limit(section: Any) -> int:
+    return 0 if isinstance(section, Data) else int(section.get("limit", 0))

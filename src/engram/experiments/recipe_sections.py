@@ -1,0 +1,181 @@
+"""The stream and model sections of a recipe, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from engram import streams
+from engram.errors import bad, check_choice, unknown
+from engram.experiments.plain_values import code_name, convert, type_hints
+from engram.models.build import check_freeze, check_head, model_options
+from engram.models.timm_networks import is_timm
+from engram.models.user_networks import is_user_network_name, load_maker, takes_any_option
+
+DEFAULT_KIND = "class_incremental"
+DEFAULT_MODEL = "mlp"
+# what every stream section may have
+COMMON_STREAM_FIELDS = (
+    "kind",
+    "data",
+    "data_options",
+    "balance",
+    "online",
+    "task_labels",
+    "search",
+)
+
+
+def stream_kind(section: Any) -> str:
+    """The scenario that a stream section names.
+
+    Examples
+    --------
+    >>> stream_kind("digits"), stream_kind({"data": "digits", "kind": "rotated"})
+    ('class_incremental', 'rotated')
+    """
+    kind = section.get("kind", DEFAULT_KIND) if isinstance(section, Mapping) else DEFAULT_KIND
+    return check_choice("stream.kind", kind, streams.SCENARIOS)
+
+
+def stream_options(kind: str) -> dict[str, Any]:
+    """The options of a scenario with their defaults; ``inspect.Parameter.empty`` for none.
+
+    Examples
+    --------
+    >>> stream_options("new_instances")["valid"], len(stream_options("new_instances"))
+    (0.0, 3)
+    """
+    _data, *given = inspect.signature(streams.SCENARIOS[kind]).parameters.values()
+    return {p.name: p.default for p in given}
+
+
+def check_stream_section(section: Any) -> dict[str, Any]:
+    """A stream section with its kind, or an error that names what is wrong with it.
+
+    Examples
+    --------
+    >>> check_stream_section({"data": "digits", "kind": "rotated"})
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: stream.angles: expected a value, which rotated needs, ...
+    """
+    if isinstance(section, (str, os.PathLike)):
+        section = {"data": section}
+    if not isinstance(section, Mapping) or "data" not in section:
+        raise bad("stream.data", "the name or path of a data set", section)
+    source = section["data"]
+    if not isinstance(source, (str, os.PathLike)) or not str(source):
+        raise bad("stream.data", "the name or path of a data set", source)
+    kind = stream_kind(section)
+    options = section.get("data_options", {})
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise bad("stream.data_options", "a mapping of options of the data set", options)
+    for name in ("online", "task_labels"):
+        if not isinstance(section.get(name, False), bool):
+            raise bad(f"stream.{name}", "true or false", section[name])
+    if not section.get("task_labels", True) and not section.get("online", False):
+        raise bad("stream.task_labels", "true unless the stream is online", False)
+    balance_options(section)
+    search_options(section)
+    scenario_options(section)
+    known = stream_options(kind)
+    for name, default in known.items():
+        if default is inspect.Parameter.empty and name not in section:
+            raise bad(f"stream.{name}", describe_missing_option(kind), "nothing")
+    return {"kind": kind, **section}
+
+
+def balance_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How the classes of a stream are balanced by copies; None if they are not.
+
+    Examples
+    --------
+    >>> balance_options({"balance": True}), balance_options({"balance": {"degrees": 10}})
+    ({}, {'degrees': 10})
+    """
+    given = section.get("balance", False)
+    if given is None or isinstance(given, bool):
+        return {} if given else None
+    if not isinstance(given, Mapping):
+        raise bad("stream.balance", "true, false or a mapping of its options", given)
+    return _check_options(streams.balance, given, "stream.balance")
+
+
+def search_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How a stream is cut for a search of hyper-parameters; None if it is not.
+
+    Examples
+    --------
+    >>> search_options({"search": {"tasks": 3}}), search_options({})
+    ({'tasks': 3}, None)
+    """
+    given = section.get("search")
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise bad("stream.search", "a mapping, such as {tasks: 3, on: valid}", given)
+    return _check_options(streams.make_search_stream, given, "stream.search")
+
+
+def _check_options(change: Any, given: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The options that a section gives to a function that changes streams, checked."""
+    hints = type_hints(change)
+    known = list(inspect.signature(change).parameters)[1:]
+    for name, value in given.items():
+        if name not in known:
+            raise unknown(path, name, known)
+        convert(hints[name], value, path=f"{path}.{name}")
+    return dict(given)
+
+
+def describe_missing_option(kind: str) -> str:
+    """What a scenario cannot do without, in words."""
+    shown = " ".join(f"--set '{k}={v}'" for k, v in streams.NEEDED[kind].items())
+    return f"a value, which {kind} needs, such as {shown}"
+
+
+def scenario_options(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a section gives to its scenario; wrong names and types are refused."""
+    kind = stream_kind(section)
+    hints = type_hints(streams.SCENARIOS[kind])
+    found = {}
+    for name, value in section.items():
+        if name in COMMON_STREAM_FIELDS:
+            continue
+        if name not in stream_options(kind):
+            raise unknown(f"stream ({kind})", name, [*stream_options(kind), *COMMON_STREAM_FIELDS])
+        checked = convert(hints[name], value, path=f"stream.{name}")
+        # A number written as text, such as 1e-3, which YAML takes for a word; else what was given.
+        found[name] = checked if isinstance(value, str) else value
+    return found
+
+
+def check_model_section(section: Any) -> Any:
+    """A model section: a name, a mapping with a name and options, or (in Python) a module."""
+    if section is None or isinstance(section, (bool, int, float, list, tuple)):
+        raise bad("model", "the name of a model, or a mapping with a name", section)
+    named = section.get("name") if isinstance(section, Mapping) else None
+    own: Any = named if isinstance(named, nn.Module) or callable(named) else None
+    if isinstance(section, Mapping) and not isinstance(named, str) and own is None:
+        raise bad("model.name", "the name of a model", dict(section))
+    if isinstance(section, str):
+        model_options(section)
+    elif isinstance(section, Mapping):
+        known = model_options(section["name"])
+        free = is_timm(named) or takes_any_option(
+            load_maker(named) if is_user_network_name(named) else named
+        )
+        for name in section:
+            if name != "name" and name not in known and not free:
+                shown = named if isinstance(named, str) else code_name(named)
+                raise unknown(f"option of model {shown}", name, known)
+        if "head" in section:
+            check_head(section["head"])
+        if not check_freeze(section.get("freeze", False)):  # as if it had not been said
+            section = {key: value for key, value in section.items() if key != "freeze"}
+    return dict(section) if isinstance(section, Mapping) else section

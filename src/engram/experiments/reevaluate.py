@@ -1,0 +1,277 @@
+"""Evaluate probes that were named after the training, from the recorded stages, and read which
+stages were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engram.engine.backend import probe_numerics, training_numerics
+from engram.engine.engine import Engine
+from engram.engine.evaluation import evaluate
+from engram.errors import RecordError
+from engram.experiments.plan import Plan
+from engram.experiments.stage_records import set_plan, stored_arrays
+from engram.learner.learner import RunLearner
+from engram.memory.exemplars import Exemplars
+from engram.methods.method import Method
+from engram.probes import Probe, measure
+from engram.records import EvaluationItems, Prediction, Rows, RunDirectory, read
+from engram.records.run_directory import new_part
+from engram.records.stage_result import StageResult
+from engram.records.tombstones import Key, Tombstones, write_mark
+
+MOST_RUNS_AT_ONCE = 256  # runs whose scores are held at the same time
+
+
+@dataclass
+class _RecordedRun:
+    """A run of which some stages are recorded, and the probes that have not seen them."""
+
+    plan: Plan
+    probes: Mapping[str, Probe]
+    stages: list[int]
+    states: dict[str, Any]
+    learner: RunLearner | None = None
+
+    @property
+    def needs(self) -> set[str]:
+        return {need for probe in self.probes.values() for need in probe.needs}
+
+
+class _RunRecords:
+    """What a run directory holds of the runs."""
+
+    def __init__(self, folder: RunDirectory) -> None:
+        self.result = read(folder.path)
+        self._diverged = {tuple(run): stage for run, stage in self.result.diverged.items()}
+        self._facts: dict[Any, Any] = {}
+
+    def kept(self, plan: Plan, stage: int) -> Prediction | None:
+        return self.result.predictions.get(*plan.key, stage)
+
+    def whole(self, plan: Plan, stage: int) -> bool:
+        """Whether the run had not diverged in a stage."""
+        return stage < self._diverged.get(plan.key, stage + 1)
+
+    def facts(self, plan: Plan, stage: int) -> dict[str, float]:
+        """Seconds, steps and bytes of a stage."""
+        if plan.key not in self._facts:
+            recipe, seed, order = plan.key
+            frame = self.result.select(recipe=recipe, seed=seed, order=order).frame()
+            plain = (frame["task"] == -1) & (frame["cls"] == -1) & (frame["step"] == -1)
+            plain &= (frame["head"] == "") & ~frame["metric"].astype(str).str.contains("/")
+            self._facts[plan.key] = frame[plain]
+        here = self._facts[plan.key][self._facts[plan.key]["stage"] == stage]
+        return dict(zip(here["metric"].astype(str), here["value"], strict=True))
+
+
+def reevaluate_runs(
+    plans: Sequence[Plan], folder: RunDirectory, *, device: Any, together: Any
+) -> int:
+    """Measure what finished stages of the plans lack, without training; how many runs lacked it."""
+    if not any(plan.probes for plan in plans):
+        return 0
+    known = read_measured_stages(folder)
+    past: list[_RecordedRun] = []
+    changed: dict[str, list[Any]] = {}  # runs by the name of a probe of another version
+    for plan in plans:
+        stages = sorted(folder.finished(*plan.key))
+        seen = known.get(plan.key, {})
+        lacking = {k: p for k, p in plan.probes.items() if set(stages) - seen.get(k, set())}
+        if stages and lacking:
+            past.append(_RecordedRun(plan, lacking, stages, {}))
+            for name in {probe_name(key) for key in lacking} & {probe_name(k) for k in seen}:
+                changed.setdefault(name, []).append(plan.key)
+    if past:
+        records = _RunRecords(folder)
+        _check(past, records)
+        parts = _group_recorded_runs(past, device, together)
+        for name, runs in changed.items():
+            discard_measurements(folder, runs, name)
+        for part in parts:
+            _write(part, records, folder)
+    return len(past)
+
+
+def rebuild_probe_states(
+    plan: Plan, probes: Mapping[str, Probe], stages: int, folder: RunDirectory, device: Any
+) -> dict[str, Any]:
+    """What probes kept after the first stages of a run, found anew from its records."""
+    records = _RunRecords(folder)
+    past = [_RecordedRun(plan, probes, list(range(stages)), {})]
+    _check(past, records)
+    for part in _group_recorded_runs(past, device, None):
+        for stage in range(stages):
+            _measure(part, stage, records)
+    return past[0].states
+
+
+def _check(past: Sequence[_RecordedRun], records: _RunRecords) -> None:
+    """Complain before anything is measured."""
+    for one in past:
+        plan = one.plan
+        for stage in one.stages:
+            lost = (
+                _find_missing(one, records.kept(plan, stage))
+                if records.whole(plan, stage)
+                else None
+            )
+            if lost:
+                said, keep, name = lost
+                raise RecordError(
+                    f"{plan.label}: {name} cannot be measured after the fact, {said} of stage "
+                    f"{stage + 1} were not kept (seed {plan.run.seed}). Give again=True (--again) "
+                    f'to run it anew; keep="{keep}" (--keep {keep}) keeps what later probes need'
+                )
+
+
+def _find_missing(one: _RecordedRun, kept: Prediction | None) -> tuple[str, str, str] | None:
+    """What is missing of a recorded stage, what to keep to have it, and for which probe."""
+    for probe in one.probes.values():
+        if probe.needs and (kept is None or kept.parameters is None):
+            return "the parameters", "parameters", probe.name
+        if kept is None or kept.scores is None:
+            return "the scores", "scores", probe.name
+    return None
+
+
+def _group_recorded_runs(
+    past: Sequence[_RecordedRun], device: Any, together: Any
+) -> list[list[_RecordedRun]]:
+    """Runs to be seen together; with networks, those that train together."""
+    bare = [one for one in past if not one.needs]
+    found = [bare[i : i + MOST_RUNS_AT_ONCE] for i in range(0, len(bare), MOST_RUNS_AT_ONCE)]
+    rest = [one for one in past if one.needs]
+    if rest:
+        engine = Engine([one.plan.run for one in rest], device=device, together=together)
+        for one in rest:
+            one.learner = engine.learner(one.plan.run)
+            for probe in one.probes.values():
+                probe.check(one.learner)
+        found += [[rest[place] for place in places] for places, _ in engine.parts()]
+    return found
+
+
+def _write(part: Sequence[_RecordedRun], records: _RunRecords, folder: RunDirectory) -> None:
+    for stage in sorted({k for one in part for k in one.stages}):
+        here = [one for one in part if stage in one.stages]
+        results = _measure(here, stage, records)
+        done = [_entry(one, stage=stage, probes=list(one.probes)) for one in here]
+        read_rows = [
+            _entry(one, label=one.plan.label, reads=one.plan.run.method.reads,
+                   stages={str(stage): {kind: n for kind, n in found.reads.items() if n}})
+            for one in here
+            if (found := results.get(one.plan.key)) is not None and any(found.reads.values())
+        ]  # fmt: skip
+        folder.append(
+            Rows.joined([one.rows for one in results.values()]), probes=done,
+            ledger={"runs": read_rows} if read_rows else None,
+            arrays=stored_arrays(list(results.values())),
+        )  # fmt: skip
+
+
+def _entry(one: _RecordedRun, **more: Any) -> dict[str, Any]:
+    recipe, seed, order = one.plan.key
+    return {"recipe": recipe, "seed": seed, "order": order, **more}
+
+
+def _measure(
+    part: Sequence[_RecordedRun], stage: int, records: _RunRecords
+) -> dict[tuple[str, int, str], StageResult]:
+    """What a stage gave to those runs that had not diverged, with what their probes find."""
+    chosen = [one for one in part if records.whole(one.plan, stage)]
+    results = _restore_results(chosen, stage, records)
+    with probe_numerics(_precision(part)):
+        measure(results, [()] * len(results), [one.probes for one in chosen])
+    for one, result in zip(chosen, results, strict=True):
+        one.states = dict(result.states)
+    return {one.plan.key: result for one, result in zip(chosen, results, strict=True)}
+
+
+def _precision(part: Sequence[_RecordedRun]) -> str:
+    """Of networks that are looked at together, which have trained in the same way."""
+    return part[0].plan.run.training.precision
+
+
+def _restore_results(
+    part: Sequence[_RecordedRun], stage: int, records: _RunRecords
+) -> list[StageResult]:
+    """The results of a stage, filled from what was kept of it."""
+    kept = [records.kept(one.plan, stage) for one in part]
+    learners = [
+        _restore_learner(one.learner, own, stage)
+        for one, own in zip(part, kept, strict=True)
+        if one.learner is not None and own is not None
+    ]
+    features: list[Any] = [None] * len(part)
+    if any("features" in one.needs for one in part):  # then all have networks
+        plain = [Method()] * len(part)  # its scores are not used
+        with training_numerics(_precision(part)):
+            features = [one.features for one in evaluate(learners, plain, features=True)]
+    results = []
+    for one, own, seen in zip(part, kept, features, strict=True):
+        assert own is not None  # `_check` has looked
+        run, items = one.plan.run, EvaluationItems.of_stream(one.plan.run.stream)
+        result = StageResult(
+            stage=stage, stream=run.stream, method=run.method, seed=run.seed, items=items,
+            scores=own.full(), features=seen, trained=one.learner, states=one.states,
+            decided={head: own.predicted(items, head=head) for head in items.heads},
+            facts=records.facts(one.plan, stage),
+        )  # fmt: skip
+        set_plan(result, one.plan)
+        results.append(result)
+    return results
+
+
+def _restore_learner(learner: RunLearner, kept: Prediction, stage: int) -> RunLearner:
+    """The learner with the parameters, buffers and exemplars that were kept after a stage."""
+    learner.enter(stage)
+    learner.vector = torch.tensor(kept.parameters).to(learner.vector)
+    stored = kept.buffers or {}
+    if set(stored) != set(learner.buffers):
+        missing = ", ".join(sorted(set(learner.buffers) - set(stored)))
+        raise RecordError(f"{kept.key}: buffers were not kept ({missing}); run it again")
+    learner.buffers = {k: torch.tensor(stored[k]).to(v) for k, v in learner.buffers.items()}
+    if kept.exemplars is not None:
+        learner.exemplars = Exemplars._make([*torch.tensor(kept.exemplars).unbind(0), 0])
+    return learner
+
+
+# ------------------------------------------------------------------------------------------------
+# Which probes have measured which stages of a run directory.
+
+
+def read_measured_stages(folder: RunDirectory) -> dict[Key, dict[str, set[int]]]:
+    """Stages by run and by the key of the probe, ``name@version``."""
+    found: dict[Key, dict[str, set[int]]] = {}
+    marks = Tombstones.read(folder.path).metrics
+    documents, _ = folder.documents("probes")
+    for document in documents:
+        for one in document["runs"]:
+            run = (str(one["recipe"]), int(one["seed"]), str(one["order"]))
+            for key in one["probes"]:
+                newest = marks.get(f"{probe_name(key)}/", {}).get(run, "")
+                if document["part"] >= newest:
+                    found.setdefault(run, {}).setdefault(key, set()).add(int(one["stage"]))
+    return found
+
+
+def probe_name(key: str) -> str:
+    """The name of a probe, with which its metrics begin.
+
+    Examples
+    --------
+    >>> probe_name("entropy temperature=2@0a1b2c3d4e5f")
+    'entropy temperature=2'
+    """
+    return key.rpartition("@")[0]
+
+
+def discard_measurements(folder: RunDirectory, runs: Iterable[Key], name: str) -> None:
+    """Let what a probe has said about some runs count no more; nothing is deleted."""
+    write_mark(folder.path, new_part(), runs, metrics=f"{name}/")

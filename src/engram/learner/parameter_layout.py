@@ -1,0 +1,381 @@
+"""One run's parameters as one vector with named slices, the skeletons of its networks, and the
+slices that are trainable.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from engram.errors import bad, check_choice, check_float
+from engram.learner.objectives import OBJECTIVES
+from engram.learner.structural_key import structural_key
+from engram.models.conv_blocks import ConvBlocks
+from engram.models.functional_call import find_tied_names
+from engram.models.layers import Dropout
+
+
+class Layout:
+    """Names, shapes and places of the parameters inside the vector.
+
+    Examples
+    --------
+    >>> layout = Layout({"w": torch.Size([2, 3]), "b": torch.Size([2])})
+    >>> views = layout(torch.arange(8.0))
+    >>> views["b"].tolist(), len(layout)
+    ([6.0, 7.0], 8)
+    """
+
+    def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
+        self.shapes = dict(shapes)
+        self.sizes = [shape.numel() for shape in self.shapes.values()]
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def __call__(self, vector: Tensor) -> dict[str, Tensor]:
+        """Named views of a vector [P]; writing into them writes the vector."""
+        parts = vector.split(self.sizes)
+        return {k: v.view(s) for (k, s), v in zip(self.shapes.items(), parts, strict=True)}
+
+    def flatten(self, parts: Iterable[Tensor]) -> Tensor:
+        return torch.cat([part.reshape(-1) for part in parts])
+
+
+class NetworkBundle(nn.Module):
+    """All networks of a learner; ``forward(path, *args)`` reaches any method of any of them."""
+
+    def __init__(self, networks: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        for name, network in networks.items():
+            self.add_module(name, network)
+        for path, layer in self.named_modules():
+            if isinstance(layer, Dropout) and not path.startswith("net."):
+                layer.name = path  # those of the main network have their names
+
+    def forward(self, path: str, *args: Any) -> Any:
+        return attrgetter(path)(self)(*args)
+
+
+def _align(parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Those whose size is a multiple of 4 first: all others would push them to odd addresses.
+
+    Products and optimisers read four numbers at a time where an address allows it.
+    """
+    odd = {name for name, p in parameters.items() if p.numel() % 4}
+    return dict(sorted(parameters.items(), key=lambda pair: pair[0] in odd))
+
+
+class Networks:
+    """The shared skeletons of a group of runs: structure without weights.
+
+    Train and eval mode sit on the module, so there is one skeleton for each; a frozen teacher can
+    then never update its statistics. Persistent buffers belong to a run; buffers registered with
+    ``persistent=False`` (an adjacency matrix, say) are constants of the structure.
+    """
+
+    def __init__(
+        self,
+        networks: Mapping[str, nn.Module],
+        objective: str = "ce",
+        settings: Mapping[str, NetworkSettings] | None = None,
+    ) -> None:
+        self.settings = dict(settings or {})  # how further networks learn, where they say it
+        self.objective = OBJECTIVES[check_choice("loss", objective, OBJECTIVES)]
+        self.train = NetworkBundle(networks).train()
+        # a pass brings its weights along, so the modules may share those that they came with
+        own_weights = {id(p): p for p in self.train.parameters()}
+        self.eval = copy.deepcopy(self.train, own_weights).eval()
+        # whether a forward pass draws anything: keys cost time where nothing needs them
+        self.draws = any(isinstance(m, Dropout) and m.p > 0 for m in self.train.modules())
+        own = _align(dict(self.train.named_parameters()))
+        self.layout = Layout({name: p.shape for name, p in own.items()})
+        self.ties = find_tied_names(self.train)
+        owned = set(self.train.state_dict())
+        self.buffer_names = [k for k, _ in self.train.named_buffers() if k in owned]
+        self.traces: dict[Any, Any] = {}  # compiled training steps of these networks
+        of_main = [name.startswith("net.") for name in self.layout.shapes]
+        self.main_size = sum(compress(self.layout.sizes, of_main))  # parameters of the main network
+        self.main_buffers = [name for name in self.buffer_names if name.startswith("net.")]
+        rows = getattr(networks["net"], "class_rows", ())
+        self.class_rows = [f"net.{name}" for name in rows]
+        # axes of a sample as the main network wants them in memory; None: as they are
+        orders = (getattr(module, "sample_axes", None) for module in networks["net"].modules())
+        self.sample_axes: tuple[int, ...] | None = next(filter(None, orders), None)
+        # whether images and 2d convolutions keep their channels last in memory, and whether layers
+        # are done at once by kernels of their own; see `to`
+        self.channels_last = self.fused = False
+        for skeleton in (self.train, self.eval):
+            skeleton.requires_grad_(False)
+        # copies: a single run binds the skeleton to its own weights and leaves them there
+        buffers = dict(self.train.named_buffers())
+        self._vector = self.layout.flatten(p.detach() for p in own.values())
+        self._free: dict[bytes, Tensor] = {}
+        self._buffers = {k: buffers[k].detach().clone() for k in self.buffer_names}
+
+    @property
+    def unmappable(self) -> tuple[str, ...]:
+        """Why runs cannot be mapped over one skeleton; nothing if they can."""
+        found = (getattr(one, "unmappable", ()) for one in self.train.children())
+        return tuple(reason for reasons in found for reason in reasons)
+
+    def places(self, name: str) -> tuple[int, int]:
+        """Where the parameters of a network begin and end in the vector."""
+        prefix, start, found = f"{name}.", 0, [0, 0]
+        for path, size in zip(self.layout.shapes, self.layout.sizes, strict=True):
+            if path.startswith(prefix):
+                found = [found[0] if found[1] else start, start + size]
+            start += size
+        return found[0], found[1]
+
+    @property
+    def splits(self) -> bool:
+        """Whether the main network is a root and a top."""
+        return bool(getattr(self.train.get_submodule("net"), "splits", False))
+
+    @cached_property
+    def root_names(self) -> list[str]:
+        """Names of the parameters of the main network's root."""
+        net: Any = self.train.get_submodule("net")
+        return [f"net.{name}" for name in net.root_names]
+
+    @property
+    def root_prefixes(self) -> tuple[str, ...]:
+        """What names of parameters and buffers of the main network's root begin with."""
+        net: Any = self.train.get_submodule("net")
+        return tuple(f"net.{prefix}" for prefix in net.root_prefixes)
+
+    def initial(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weights and buffers the modules came with, whatever was trained since."""
+        return self._vector.clone(), {k: v.clone() for k, v in self._buffers.items()}
+
+    def with_weights_of(self, own: Networks) -> Networks:
+        """These skeletons for a run whose networks, `own`, begin with other weights."""
+        twin = copy.copy(self)
+        twin._vector, twin._buffers = own._vector, own._buffers
+        twin.__dict__.pop("start", None)  # of other weights
+        return twin
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory modules and weights take."""
+        return 2 * self._vector.nbytes  # of the skeletons, and what they came with
+
+    @cached_property
+    def start(self) -> bytes:
+        """A hash of what `initial` gives."""
+        digest = hashlib.sha256()
+        for part in (self._vector, *self._buffers.values()):
+            digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.digest()
+
+    @cached_property
+    def form(self) -> Any:
+        """What networks must share to be trained with one skeleton: all but the weights."""
+        return (
+            structural_key((self.train, self.settings))
+            if self.settings
+            else structural_key(self.train)
+        )
+
+    def free(self, seen: Tensor) -> Tensor:
+        """[P] everything but the rows of classes not seen [C] yet; to be copied, not written."""
+        key = bytes(seen.numpy())
+        if key not in self._free:  # a thousand runs open the same columns, stage by stage
+            free = torch.ones_like(self._vector, dtype=torch.bool)
+            views, shut = self.layout(free), (~seen).to(free.device)
+            for name in self.class_rows:
+                views[name][shut] = False
+            self._free[key] = free
+        return self._free[key]
+
+    @property
+    def convolves(self) -> bool:
+        """Whether the main network has convolutions of images."""
+        return any(isinstance(m, nn.Conv2d) for m in self.train.get_submodule("net").modules())
+
+    @property
+    def fusable(self) -> bool:
+        """Whether layers of the main network can be done at once (`models.conv_blocks`)."""
+        return any(isinstance(m, ConvBlocks) for m in self.train.get_submodule("net").modules())
+
+    def to(
+        self, device: torch.device, dtype: torch.dtype, *, channels_last: bool = False,
+        fused: bool = False,
+    ) -> Networks:  # fmt: skip
+        """Move everything; `channels_last` is the order in which torch convolves fastest.
+
+        `fused` lets layers that can be done at once be done so (`fusable`).
+        """
+        self._free.clear()
+        if channels_last and self.convolves and self.sample_axes is None:
+            self.channels_last, self.sample_axes = True, (1, 2, 0)
+        self.fused = fused
+        for skeleton in (self.train, self.eval):
+            skeleton.to(device=device, dtype=dtype)
+            for module in skeleton.modules() if self.fused else ():
+                if isinstance(module, ConvBlocks):
+                    module.fused = True
+        self._vector = self._vector.to(device, dtype)
+        self._buffers = {
+            k: v.to(device, dtype if v.is_floating_point() else v.dtype)
+            for k, v in self._buffers.items()
+        }
+        return self
+
+
+# ------------------------------------------------------------------------------------------------
+# A further network of a learner that learns in a way of its own.
+
+
+OPTIMIZERS = ("adam", "adamw", "sgd")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module with its own learning rate and optimiser, for `Method.networks`.
+
+    Parameters
+    ----------
+    lr
+        Learning rate where the schedule has not changed it; 0: the recipe's.
+    optimizer
+        ``sgd``, ``adam`` or ``adamw``; empty: the recipe's. Momentum, betas and decay are the
+        recipe's.
+    counts
+        Whether its bytes count as memory, because it stands for exemplars (a generator, say).
+
+    Notes
+    -----
+    A network that trains longer than the others has a phase of its own:
+    ``Phase(moves=("generator",), iterations=500)``.
+
+    Examples
+    --------
+    >>> Network(nn.Linear(2, 2), lr=1e-4, counts=True).settings
+    NetworkSettings(lr=0.0001, optimizer='', counts=True)
+    """
+
+    module: nn.Module
+    lr: float = 0.0
+    optimizer: str = ""
+    counts: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, nn.Module):
+            raise bad("network.module", "a torch.nn.Module", self.module)
+        check_float("network.lr", self.lr)
+        check_choice("network.optimizer", self.optimizer, ("", *OPTIMIZERS))
+
+    @property
+    def settings(self) -> NetworkSettings:
+        """All but the module."""
+        return NetworkSettings(self.lr, self.optimizer, self.counts)
+
+
+class NetworkSettings(NamedTuple):
+    """How a network learns, and whether it counts as memory."""
+
+    lr: float = 0.0
+    optimizer: str = ""
+    counts: bool = False
+
+
+MethodNetworks = Mapping[str, nn.Module | Network]  # what `Method.networks` returns
+
+
+def network_modules(networks: MethodNetworks) -> dict[str, nn.Module]:
+    """The modules by name."""
+    return {k: v.module if isinstance(v, Network) else v for k, v in networks.items()}
+
+
+def network_settings(networks: MethodNetworks) -> dict[str, NetworkSettings]:
+    """How those learn that say it."""
+    return {k: v.settings for k, v in networks.items() if isinstance(v, Network)}
+
+
+# ------------------------------------------------------------------------------------------------
+# Parameters that stand still for a while: vectors of all the others.
+
+
+class TrainableSlices:
+    """Which parameters of a layout may move at all; a part holds those, one after the other.
+
+    Examples
+    --------
+    >>> layout = Layout({"root": torch.Size([2]), "top": torch.Size([3]), "odd": torch.Size([1])})
+    >>> moving, vector = TrainableSlices(layout, still={"root"}), torch.arange(6.0)
+    >>> part = moving.take(vector)
+    >>> part.tolist(), len(moving)
+    ([2.0, 3.0, 4.0, 5.0], 4)
+    >>> moving.put_(vector, -part)
+    >>> vector.tolist()
+    [0.0, 1.0, -2.0, -3.0, -4.0, -5.0]
+    """
+
+    def __init__(self, layout: Layout, still: Collection[str] = ()) -> None:
+        self.layout = layout
+        self.names = [name for name in layout.shapes if name not in still]
+        self.own = Layout({name: layout.shapes[name] for name in self.names})
+        self.slices: list[slice] = []  # of the whole vector; neighbours are one slice
+        start = 0
+        for name, size in zip(layout.shapes, layout.sizes, strict=True):
+            if name not in still:
+                if self.slices and self.slices[-1].stop == start:
+                    self.slices[-1] = slice(self.slices[-1].start, start + size)
+                else:
+                    self.slices.append(slice(start, start + size))
+            start += size
+        self.sizes = [one.stop - one.start for one in self.slices]
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    @property
+    def all(self) -> bool:
+        """Whether nothing stands still."""
+        return len(self.own.shapes) == len(self.layout.shapes)
+
+    def pieces(self, vector: Tensor) -> list[Tensor]:
+        """Views of a whole vector [..., P] that together hold what moves."""
+        return [vector[..., one] for one in self.slices]
+
+    def take(self, vector: Tensor) -> Tensor:
+        """[..., M] a copy of the part of a whole vector [..., P] that moves."""
+        return torch.cat(self.pieces(vector), -1)
+
+    def put_(self, vector: Tensor, part: Tensor) -> None:
+        """Write a part [..., M] into a whole vector [..., P]."""
+        for place, piece in zip(self.pieces(vector), part.split(self.sizes, -1), strict=True):
+            place.copy_(piece)
+
+    def views(self, vector: Tensor, part: Tensor) -> Mapping[str, Tensor]:
+        """Parameters by name, of a part [M] where they move, else of a whole vector [P]."""
+        return {**self.layout(vector), **self.own(part)}
+
+    def whole(self, vector: Tensor, part: Tensor) -> Tensor:
+        """[P] a vector with a part [M] in its place; gradients reach the part.
+
+        Examples
+        --------
+        >>> layout = Layout({"a": torch.Size([1]), "b": torch.Size([2])})
+        >>> TrainableSlices(layout, still={"b"}).whole(torch.zeros(3), torch.ones(1)).tolist()
+        [1.0, 0.0, 0.0]
+        """
+        found = self.views(vector, part)
+        return self.layout.flatten(found[name] for name in self.layout.shapes)
+
+    def gradient(self, parts: Sequence[Tensor]) -> Tensor:
+        """[P] gradients of the parameters that move as one vector; 0 for the others."""
+        given = dict(zip(self.names, parts, strict=True))
+        zeros = {k: parts[0].new_zeros(s) for k, s in self.layout.shapes.items() if k not in given}
+        return self.layout.flatten((given | zeros)[name] for name in self.layout.shapes)

@@ -1,0 +1,219 @@
+"""When two Python objects compute the same: a key for each, equal only where that is certain.
+
+Runs may share a skeleton, a pass over the data or a whole beginning only if what they are made of
+is the same in every respect. Names, shapes and ``==`` do not say so: two networks of one class may
+differ in a slope, two functions of one code in what they close over, and a field may be left out
+of a comparison. So everything that can be looked into is compared, and what cannot is like nothing
+but itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+_PLAIN = (type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device,
+          torch.memory_format, torch.layout)  # fmt: skip
+# of a module's attributes: told otherwise, or the number of a hook
+_MODULE_FIELDS = frozenset(("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"))
+_NUMBERED = "_hooks"
+MAX_ENTRIES = 1 << 24  # entries of an array that are worth comparing
+_HEAP = 1 << 9  # flag of types that were made in Python
+
+
+class ByIdentity:
+    """An object by its identity; holds it, so that no other object can take its place.
+
+    Examples
+    --------
+    >>> one, other = [1], [1]
+    >>> ByIdentity(one) == ByIdentity(one), ByIdentity(one) == ByIdentity(other)
+    (True, False)
+    """
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and self.of is other.of
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+
+def structural_key(value: Any) -> Hashable:
+    """A key of anything; equal keys mean that both compute the same.
+
+    Parameters of modules count by name, shape and type, as do buffers that belong to a run: the
+    weights may differ. Everything else counts by value.
+
+    Examples
+    --------
+    >>> structural_key(nn.Linear(2, 3)) == structural_key(nn.Linear(2, 3))
+    True
+    >>> structural_key(nn.LeakyReLU(0.1)) == structural_key(nn.LeakyReLU(0.2))
+    False
+    >>> def slope(a):
+    ...     return lambda x: a * x
+    >>> (
+    ...     structural_key(slope(1)) == structural_key(slope(1)),
+    ...     structural_key(slope(1)) == structural_key(slope(2)),
+    ... )
+    (True, False)
+    """
+    try:
+        return _KeyWalk().at(value)
+    except RecursionError:  # too deep to be looked into
+        return ByIdentity(value)
+
+
+class _KeyWalk:
+    """One walk through an object; what is met again is known by when it was met first."""
+
+    def __init__(self) -> None:
+        self._met: dict[int, tuple[int, Any]] = {}  # objects are kept, because ids are keys
+
+    def at(self, value: Any) -> Hashable:
+        if isinstance(value, _PLAIN):
+            return type(value), value
+        if isinstance(value, (float, complex)):
+            return type(value), repr(value)  # nan is nan, and 0.0 is not -0.0
+        if isinstance(value, (Enum, types.BuiltinFunctionType, np.dtype)):
+            return ByIdentity(value)
+        if id(value) in self._met:
+            return "again", self._met[id(value)][0]
+        self._met[id(value)] = len(self._met), value
+        return self._inside(value)
+
+    def _inside(self, value: Any) -> Hashable:
+        kind = type(value)
+        if kind in (tuple, list, torch.Size) or (
+            isinstance(value, tuple) and _is_python_class(kind)
+        ):
+            return self.at(kind), tuple(map(self.at, value))
+        if kind in (dict, OrderedDict):
+            return self.at(kind), tuple((self.at(k), self.at(v)) for k, v in value.items())
+        if kind in (set, frozenset):
+            return kind, frozenset(map(self.at, value))
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self._array(value if isinstance(value, np.ndarray) else np.asarray(value))
+        if isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule):
+            return self._module(value)
+        if isinstance(value, type):
+            return self._class(value)
+        if found := self._callable(value):
+            return found
+        return self._object(value)
+
+    def _tensor(self, value: Tensor) -> Hashable:
+        plain = type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
+        if not plain or value.numel() > MAX_ENTRIES or is_functorch_wrapped_tensor(value):
+            return ByIdentity(value)
+        host = value.detach().cpu().contiguous()
+        data = hashlib.sha256(host.reshape(-1).view(torch.uint8).numpy().data).digest()
+        return type(value), tuple(value.shape), value.dtype, data
+
+    def _array(self, value: np.ndarray) -> Hashable:
+        if value.dtype.hasobject or value.size > MAX_ENTRIES:
+            return ByIdentity(value)
+        data = hashlib.sha256(np.ascontiguousarray(value).data).digest()
+        return np.ndarray, value.shape, value.dtype.str, data
+
+    def _module(self, module: nn.Module) -> Hashable:
+        owned = set(module._buffers) - module._non_persistent_buffers_set
+        tensors = [(k, self._weight(v)) for k, v in module._parameters.items()]
+        tensors += [
+            (k, self._weight(v) if k in owned else self.at(v)) for k, v in module._buffers.items()
+        ]
+        inner = tuple((k, self.at(v)) for k, v in module._modules.items())
+        rest = tuple(
+            (k, self.at(list(v.values()) if k.endswith(_NUMBERED) and isinstance(v, dict) else v))
+            for k, v in sorted(vars(module).items()) if k not in _MODULE_FIELDS
+        )  # fmt: skip
+        return self.at(type(module)), tuple(tensors), inner, rest
+
+    def _weight(self, value: Tensor | None) -> Hashable:
+        """A tensor whose numbers are a run's own; two names of one tensor are told."""
+        if value is None:
+            return None
+        place, _ = self._met.setdefault(id(value), (len(self._met), value))
+        return place, tuple(value.shape), value.dtype
+
+    def _class(self, kind: type) -> Hashable:
+        """A class by its place in a module; one made inside a function by all it holds."""
+        if not _is_python_class(kind) or _is_importable(kind):
+            return ByIdentity(kind)
+        skipped = ("__dict__", "__weakref__", "__doc__", "__static_attributes__")
+        inside = [(k, self.at(v)) for k, v in vars(kind).items() if k not in skipped]
+        return kind.__qualname__, tuple(map(self.at, kind.__bases__)), tuple(inside)
+
+    def _callable(self, value: Any) -> Hashable:
+        if isinstance(value, types.FunctionType):
+            cells = [_read_cell(cell) for cell in value.__closure__ or ()]
+            parts = (value.__defaults__, value.__kwdefaults__, cells, vars(value))
+            return value.__code__, ByIdentity(value.__globals__), tuple(map(self.at, parts))
+        if isinstance(value, types.MethodType):
+            return types.MethodType, self.at(value.__self__), self.at(value.__func__)
+        if isinstance(value, functools.partial):
+            given = (value.func, value.args, value.keywords)
+            return functools.partial, tuple(map(self.at, given))
+        if isinstance(value, weakref.ref):
+            return weakref.ref, self.at(value())
+        if isinstance(value, (staticmethod, classmethod)):
+            return type(value), self.at(value.__func__)
+        if isinstance(value, property):
+            return property, tuple(map(self.at, (value.fget, value.fset, value.fdel)))
+        return None
+
+    def _object(self, value: Any) -> Hashable:
+        """Of a class written in Python, all that its objects hold; others are like none."""
+        kinds = type(value).__mro__[:-1]
+        slotted = any("__slots__" in vars(kind) for kind in kinds)
+        if slotted or not all(map(_is_python_class, kinds)) or not hasattr(value, "__dict__"):
+            return ByIdentity(value)
+        inside = sorted(vars(value).items())
+        return self.at(type(value)), tuple((k, self.at(v)) for k, v in inside)
+
+
+def _is_python_class(kind: type) -> bool:
+    """Whether a class was written in Python; those of C hold more than can be seen."""
+    small = kind.__basicsize__ <= object.__basicsize__ + 16 or issubclass(kind, tuple)
+    return bool(kind.__flags__ & _HEAP) and small
+
+
+def _is_importable(kind: type) -> bool:
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind
+
+
+def _read_cell(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return ()
+
+
+def object_attributes(owner: Any) -> Mapping[str, Any]:
+    """All values an object holds by name: the fields of a dataclass, and whatever else is set."""
+    slots = (getattr(kind, "__slots__", ()) for kind in type(owner).__mro__)
+    names = [n for some in slots for n in ((some,) if isinstance(some, str) else some)]
+    found = {name: getattr(owner, name) for name in names if hasattr(owner, name)}
+    return {**found, **getattr(owner, "__dict__", {})}

@@ -1,0 +1,448 @@
+"""The contract of methods: what one declares and does, and the checks of what its verbs take and
+return.
+
+A method is a frozen dataclass of hyper-parameters, written for *one* learner. The engine maps it
+over many runs, so everything marked pure below is a function of tensors only: no ``.item()``, no
+``if tensor``, no boolean indexing; use ``torch.where`` and weights.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+from weakref import WeakSet
+
+from torch import Tensor, nn
+
+from engram.errors import BadArgument, bad, check_choice, check_fields, check_float, check_int
+from engram.learner.batch import Batch
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.learner.parameter_layout import MethodNetworks, Network, network_modules
+from engram.memory import Memory
+from engram.models.forward_pass import Output
+from engram.streams.stream import Task
+from engram.streams.stream_outline import StreamOutline
+
+__all__ = [
+    "DECISIONS",
+    "ARGMAX_OR_THRESHOLD",
+    "REPLAYS",
+    "Gradient",
+    "Method",
+    "MethodNetworks",
+    "Network",
+    "Phase",
+    "Prologue",
+    "ReplaySpec",
+    "RootFile",
+    "State",
+    "Terms",
+    "check_every_n_steps",
+]
+REPLAYS = ("none", "union", "pair", "apart", "tasks", "past", "complete")
+# how predictions follow from scores, for rows of one label and for rows with a set of them
+DECISIONS = {"single": "argmax", "set": "threshold"}
+ARGMAX_OR_THRESHOLD = ("argmax", "threshold")
+State = dict[str, Any]
+Terms = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What `Method.gradient` asks for gradients [P] of its `Method.loss`.
+
+    ``grad(batch)`` is that of all terms, ``grad(batch, "task")`` of some, and ``grad(batch, at=v)``
+    that at other weights: after a step not taken, or at the worst place nearby. What is found on
+    the way reaches the loss as ``batch._replace(values=...)``.
+    """
+
+    of: Callable[..., Tensor]
+    vector: Tensor  # [P] the present weights
+    layout: Callable[[Tensor], dict[str, Tensor]]  # named views of any [P]
+
+    def __call__(self, batch: Batch, *names: str, at: Tensor | None = None) -> Tensor:
+        return self.of(batch, names, at)
+
+
+@dataclass(frozen=True)
+class ReplaySpec:
+    """Which rows a training batch contains besides those of the current task.
+
+    ``none``: no others. ``union``: an epoch goes over the task and the whole memory, shuffled.
+    ``pair``: `size` memory rows are added to every batch. ``apart``: they come separately, as
+    ``batch.memory[0]``. ``tasks``: ``batch.memory`` has one batch per past task. ``past``: an epoch
+    goes over the training rows of all tasks so far (needs ``reads = "past"``). ``complete``: the
+    same, every row once, with all its labels opened so far. Size 0 means as many rows as the batch
+    size, and for ``tasks`` the whole memory.
+
+    ``renew="step"`` updates a reservoir at every step, so that batches also replay earlier rows of
+    the current task; the engine then maintains the exemplars, and ``finish`` need not. With
+    ``apart``, `draws` batches are drawn per step.
+
+    ``held=10`` holds out every tenth exemplar of each class, from the second on: no batch of any
+    task contains it, so a second stage can be fitted on it. Rows of the current task that will
+    take such places in the memory are not trained on either, which needs ``union`` and a memory
+    with the policy ``random``.
+
+    ``latent=True`` trains only the top of the network, on latents: when the task begins, its rows
+    go through the root once, in eval mode, and ``batch.x`` holds latents from then on; those of
+    exemplars are what `Method.remember` stored under that name.
+    """
+
+    kind: str = "none"
+    size: int = 0
+    renew: str = "task"
+    draws: int = 1
+    latent: bool = False
+    held: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("replay.kind", self.kind, REPLAYS)
+        check_int("replay.size", self.size)
+        check_choice("replay.renew", self.renew, ("task", "step"))
+        if self.renew == "step" and self.kind not in ("pair", "apart"):
+            raise bad("replay.renew", "'task' unless the kind is pair or apart", self.renew)
+        if check_int("replay.draws", self.draws, 1) > 1 and self.kind != "apart":
+            raise bad("replay.draws", "1 unless the kind is apart", self.draws)
+        if check_int("replay.held", self.held) == 1 or (self.held and self.kind != "union"):
+            raise bad("replay.held", "0, or at least 2 where the kind is union", self.held)
+        if self.latent and (self.kind in ("past", "complete") or self.renew == "step"):
+            wanted = "False where inputs of earlier tasks are read, or renew is 'step'"
+            raise bad("replay.latent", wanted, self.latent)
+
+    def __repr__(self) -> str:
+        more = {f.name: getattr(self, f.name) for f in fields(self)[2:]}
+        changed = [f"{k}={v!r}" for k, v in more.items() if v != getattr(ReplaySpec, k)]
+        return f"ReplaySpec({', '.join([f'kind={self.kind!r}', f'size={self.size}', *changed])})"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One training phase of a task: on which rows, for how long, which parameters.
+
+    Parameters
+    ----------
+    rows
+        ``task``: rows of the task, with what `Method.replay` adds; ``memory``: the exemplars;
+        ``both``: the task and the exemplars, shuffled; ``none``: no training at all.
+    name
+        Value of ``net.phase`` during the phase, for a loss that depends on it.
+    fresh
+        Start from the run's initial weights.
+    moves
+        Prefixes of parameter names, such as ``"net.head"``; only those are trained. Empty: all.
+    epochs, iterations, lr
+        Override the recipe's; 0 keeps them.
+
+    Examples
+    --------
+    >>> Phase(rows="memory", fresh=True, epochs=30)
+    Phase(rows='memory', name='task', fresh=True, moves=(), epochs=30, iterations=0, lr=0.0)
+    """
+
+    rows: str = "task"
+    name: str = "task"
+    fresh: bool = False
+    moves: tuple[str, ...] = ()
+    epochs: int = 0
+    iterations: int = 0
+    lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("phase.rows", self.rows, ("task", "memory", "both", "none"))
+        check_int("phase.epochs", self.epochs)
+        check_int("phase.iterations", self.iterations)
+        check_float("phase.lr", self.lr)
+        if self.epochs and self.iterations:
+            raise bad("phase.iterations", "0 where epochs are given", self.iterations)
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """Pretraining of the root before the first task, on rows set aside from all tasks.
+
+    The whole network is trained on them with all classes open; then its top and its head are
+    reinitialised, and the root is frozen.
+
+    Parameters
+    ----------
+    share
+        Share of every task's training rows, which are then removed from the task.
+    iterations, batch_size
+        Number of steps, and rows per step; everything else is as in the recipe.
+    lr
+        Learning rate; 0: the recipe's.
+
+    Examples
+    --------
+    >>> Prologue(share=0.1)
+    Prologue(share=0.1, iterations=1000, batch_size=32, lr=0.0)
+    """
+
+    share: float = 1 / 6
+    iterations: int = 1000
+    batch_size: int = 32
+    lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_float("prologue.share", self.share, 0.0, 1.0, open_low=True)
+        check_int("prologue.iterations", self.iterations, 1)
+        check_int("prologue.batch_size", self.batch_size, 1)
+        check_float("prologue.lr", self.lr)
+
+
+@dataclass(frozen=True)
+class RootFile:
+    """Initial weights of the model's root: a file and its SHA-256."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Method:
+    """Base class of all methods; as it stands, it is finetuning.
+
+    Override what differs. ``start``, ``between`` and ``finish`` run on the host for one learner and
+    may use any Python; the other verbs are pure.
+    """
+
+    reads: ClassVar[str] = "own"  # "past": may read the training rows of earlier tasks
+    # the output layer the method needs: linear | cosine | {"name": "cosine", "scale": 10}
+    head: ClassVar[str | Mapping[str, Any]] = "linear"
+    # what its scores can be decided by: their argmax; a threshold as well (EITHER) where training
+    # draws each label's score above 0 or below, as `net.task` does on label sets
+    decides: ClassVar[tuple[str, ...]] = ("argmax",)
+    for_label_sets: ClassVar[str] = ""  # options with which it decides by threshold, to be named
+
+    def __new__(cls, *_args: Any, **fields: Any) -> Self:
+        check_fields(cls, fields)
+        return super().__new__(cls)
+
+    def replay(self, stage: int) -> ReplaySpec:
+        """Which rows a batch contains; fixed within a stage."""
+        return ReplaySpec()
+
+    def prologue(self) -> Prologue | RootFile | None:
+        """How the root of the model is pretrained before the first task; by default not at all."""
+        return None
+
+    def phases(self, stage: int) -> tuple[Phase, ...]:
+        """The training phases of a task, in order, with `between` before each further one."""
+        return (Phase(),)
+
+    def networks(self, stream: StreamOutline) -> MethodNetworks:
+        """Additional networks of the learner, such as a generator; call them with ``net.at``.
+
+        A `Network` instead of a module sets its learning rate and optimiser, and whether its bytes
+        count as memory.
+        """
+        return {}
+
+    def start(self, learner: RunLearner, task: Task) -> None:
+        """Before a task: may change the learner's params, free and state."""
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        """Pure. Named terms; their sum is minimised, and each is logged under its name."""
+        return {"task": net.task(batch)}
+
+    def remember(self, net: Net, batch: Batch, state: State) -> dict[str, Tensor]:
+        """Pure. [B, ...] values stored with each exemplar and returned in ``batch.values``.
+
+        For a reservoir updated at every step they come from the forward pass after which the row
+        enters; otherwise from eval mode, after the verb that stored it (usually `finish`). They are
+        evicted with their exemplar.
+        """
+        return {}
+
+    def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
+        """Pure. The update direction [P]; ``grad(batch, *names)`` differentiates `loss`.
+
+        It must be called with the batch itself: the log and `step` speak of that first gradient.
+        """
+        return grad(batch)
+
+    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+        """Pure, after the optimiser: vectors [P]; `grad` leaves penalties out."""
+        return state
+
+    @property
+    def pace(self) -> int:
+        """Steps of a task between calls of `interval`; 0: never. Fixed within a stage."""
+        return 0
+
+    def interval(self, after: Tensor, state: State) -> State:
+        """Pure, after `step`: work that is too expensive for every step.
+
+        It may be called after other steps as well, on behalf of another run or another part of a
+        Join. So count the steps of the task in `step`, and leave the state as it is
+        (``torch.where``) unless the count is a multiple of `pace`.
+        """
+        return state
+
+    def between(self, learner: RunLearner, task: Task, phase: Phase) -> None:
+        """Between two phases of a task, `phase` being the one that comes: as `start`.
+
+        Prune and keep the rest, choose exemplars for a second training, take a teacher.
+        """
+
+    def finish(self, learner: RunLearner, task: Task) -> None:
+        """After a task: estimate importances, update the memory, fit a second stage."""
+
+    def scores(self, output: Output, state: State) -> Tensor:
+        """Pure. [B, C] scores of the classes; the engine masks closed ones afterwards."""
+        return output.logits
+
+    @property
+    def memory_budget(self) -> Memory | None:
+        """The exemplar memory the method keeps, if any."""
+        return getattr(self, "memory", None)
+
+    def implements(self, verb: str) -> bool:
+        """Whether the method overrides a verb."""
+        return getattr(type(self), verb) is not getattr(Method, verb)
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values: the name and every hyper-parameter."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"name": type(self).__name__} | {
+            k: v.describe() if hasattr(v, "describe") else v for k, v in values.items()
+        }
+
+
+def check_every_n_steps(method: Method) -> int:
+    """A method's pace; refused if an interval is missing, or would never be called."""
+    pace, name = check_int("pace", method.pace), type(method).__name__
+    if pace and not method.implements("interval"):
+        raise bad("pace", f"0, because {name} has no interval of its own", pace)
+    if method.implements("interval") and not method.implements("pace"):
+        raise bad("pace", f"the number of steps after which {name}.interval is called", pace)
+    return pace
+
+
+# ------------------------------------------------------------------------------------------------
+# What verbs take and return, looked at where the engine calls them: one clear line, not a bug.
+
+
+VERBS = tuple(
+    name
+    for name, value in vars(Method).items()
+    if inspect.isfunction(value) and name[0] != "_" and name not in ("implements", "describe")
+)
+
+
+_CHECKED_CLASSES = WeakSet[
+    type
+]()  # classes whose verbs were looked at: a study has thousands of runs
+
+
+def describe_wrong_arguments(kind: type[Method], verb: str) -> str:
+    """What is wrong with the arguments of a class's verb, or nothing.
+
+    Examples
+    --------
+    >>> class Short(Method):
+    ...     def loss(self, net, batch): ...
+    >>> describe_wrong_arguments(Short, "loss")
+    'loss is called with (net, batch, state), it takes (net, batch)'
+    """
+    wanted = list(inspect.signature(getattr(Method, verb)).parameters)[1:]
+    call = f"({', '.join(wanted)})"
+    written = inspect.getattr_static(kind, verb)
+    bound = getattr(kind, verb)
+    if not callable(bound):
+        return f"{verb} must be a function of {call}"
+    given = inspect.signature(bound)
+    if not isinstance(written, staticmethod | classmethod):
+        given = given.replace(parameters=list(given.parameters.values())[1:])
+    try:
+        given.bind(*wanted)
+    except TypeError:
+        return f"{verb} is called with {call}, it takes {given}"
+    return ""
+
+
+def check_arguments(method: Method) -> None:
+    """Refuse a method one of whose verbs cannot be called as the engine calls it."""
+    kind = type(method)
+    if kind in _CHECKED_CLASSES:
+        return
+    for verb in VERBS:
+        if fault := describe_wrong_arguments(kind, verb):
+            raise BadArgument(f"method: {kind.__name__}.{fault}")
+    _check_declared(method)
+    _CHECKED_CLASSES.add(kind)
+
+
+def _check_declared(method: Method) -> None:
+    """Refuse declarations of the first two tasks that are of another kind than they should be."""
+    name = type(method).__name__
+    for stage in (0, 1):
+        replay, phases = method.replay(stage), method.phases(stage)
+        if not isinstance(replay, ReplaySpec):
+            raise bad(f"{name}.replay({stage})", "a ReplaySpec to be returned", replay)
+        listed = isinstance(phases, Sequence) and all(isinstance(one, Phase) for one in phases)
+        if not listed:
+            raise bad(f"{name}.phases({stage})", "a tuple of Phase to be returned", phases)
+    before = method.prologue()
+    if before is not None and not isinstance(before, Prologue | RootFile):
+        raise bad(f"{name}.prologue", "a Prologue, a RootFile or None to be returned", before)
+
+
+def check_loss_terms(method: Method, terms: Any) -> Terms:
+    """What `loss` returned, if it is named terms."""
+    if isinstance(terms, dict) and terms and all(map(_is_number, terms.values())):
+        return terms
+    raise bad(
+        f"{type(method).__name__}.loss", "{name: term}, terms being tensors without axes", terms
+    )
+
+
+def _is_number(term: Any) -> bool:
+    return isinstance(term, Tensor) and term.ndim == 0
+
+
+def check_update_direction(method: Method, found: Any, vector: Tensor, asked: bool) -> Tensor:
+    """What `gradient` returned, if it can be one, and was made with a gradient of the batch."""
+    where = f"{type(method).__name__}.gradient"
+    if not isinstance(found, Tensor) or found.shape != vector.shape:
+        got = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else found
+        raise bad(where, f"a vector {tuple(vector.shape)} to be returned", got)
+    if not asked:
+        raise bad(where, "grad to be called with the batch it was given", "no such call")
+    return found
+
+
+def compute_scores(method: Method, output: Output, state: State) -> Tensor:
+    """What `scores` returns, if it is a score for each row and class."""
+    found: Any = method.scores(output, state)
+    if isinstance(found, Tensor) and found.shape == output.logits.shape:
+        return found
+    wanted = f"scores {tuple(output.logits.shape)} to be returned, [rows, classes]"
+    got = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else found
+    raise bad(f"{type(method).__name__}.scores", wanted, got)
+
+
+def check_networks(method: Method, found: Any) -> MethodNetworks:
+    """What `networks` returned, if it is modules by name."""
+    where = f"{type(method).__name__}.networks"
+    if not isinstance(found, Mapping) or not all(
+        isinstance(one, nn.Module | Network) for one in found.values()
+    ):
+        raise bad(where, "{name: module} to be returned", found)
+    for name, module in network_modules(found).items():
+        for path, weight in module.named_parameters(name):
+            if isinstance(weight, nn.parameter.UninitializedParameter):
+                wanted = "layers of known sizes (stream.features is the width of the features)"
+                raise bad(where, wanted, f"a lazy layer, {path.rpartition('.')[0]!r}")
+    return found
+
+
+def check_state(method: Method, verb: str, state: Any) -> State:
+    """What `step` or `interval` returned, if it can be a state."""
+    if isinstance(state, dict):
+        return state
+    raise bad(f"{type(method).__name__}.{verb}", "a state to be returned, a dict", state)

@@ -1,0 +1,195 @@
+"""Quadratic penalties on parameters, strength * sum_i W_i (theta_i - anchor_i)^2, and the base
+class of the methods that use them.
+
+One importance W and one anchor are kept, whatever the number of tasks, because a sum of quadratics
+is one quadratic plus a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from engram.errors import check_float
+from engram.learner.batch import Batch
+from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
+from engram.memory import Memory, check_memory
+from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.streams.stream import Task
+
+NORMS = ("minmax_global", "max_only", "per_tensor")
+TINY = 1e-32  # denominators of normalised importances: a constant one becomes 0
+# A spread of the entries within so many units in the last place of the largest is rounding: sums
+# over a task's steps differ by a few where they should be equal.
+ULPS = 100
+
+
+class _Quadratic(torch.autograd.Function):
+    """sum_i W_i (x_i - a_i)^2 with its gradient 2 W (x - a) written out.
+
+    Penalties are bound by passes over the parameters; a chain of operations makes more of them.
+    W (x - a) serves the value and the gradient.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(vector: Tensor, anchor: Tensor, importance: Tensor) -> tuple[Tensor, Tensor]:
+        moved = vector - anchor
+        weighted = importance * moved
+        # mapped on CUDA, a dot product becomes a product of matrices, which fuses with nothing
+        found = (weighted * moved).sum() if vector.is_cuda else torch.dot(weighted, moved)
+        return found, weighted
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, _: Any) -> Any:
+        (weighted,) = ctx.saved_tensors
+        return (2 * slope) * weighted, None, None
+
+
+def quadratic_penalty(
+    vector: Tensor, anchor: Tensor, importance: Tensor, strength: float | Tensor
+) -> Tensor:
+    """The weighted squared distance from the anchor.
+
+    Examples
+    --------
+    >>> moved, fisher = torch.tensor([0.2, -0.4]), torch.tensor([0.625, 0.625])
+    >>> round(quadratic_penalty(moved, torch.zeros(2), fisher, 10 / 2).item(), 6)
+    0.625
+    """
+    found: Tensor
+    found, _ = _Quadratic.apply(vector, anchor, importance)  # type: ignore[no-untyped-call]
+    return strength * found
+
+
+def penalty_gradient(
+    vector: Tensor, anchor: Tensor, importance: Tensor, strength: float | Tensor
+) -> Tensor:
+    """[P] the gradient of `quadratic_penalty`, in closed form."""
+    return 2 * strength * importance * (vector - anchor)
+
+
+def merge_quadratics(state: State, importance: Tensor, anchor: Tensor) -> State:
+    """One quadratic from that of the state, if any, and a further one.
+
+    S (x - m)^2 + F (x - a)^2 = (S + F) (x - m')^2 + S F / (S + F) (m - a)^2, entry by entry, where
+    m' is the weighted mean. The last part is kept as ``offset``, so that the logged penalty is the
+    sum over tasks.
+
+    Examples
+    --------
+    >>> one, two = torch.tensor([1.0]), torch.tensor([3.0])
+    >>> both = merge_quadratics(
+    ...     merge_quadratics({}, one, torch.tensor([0.0])), two, torch.tensor([4.0])
+    ... )
+    >>> {name: value.item() for name, value in both.items()}
+    {'importance': 4.0, 'anchor': 3.0, 'offset': 12.0}
+    """
+    if "importance" not in state:
+        zero = torch.zeros((), dtype=anchor.dtype, device=anchor.device)
+        return {**state, "importance": importance, "anchor": anchor, "offset": zero}
+    old, at = state["importance"], state["anchor"]
+    total = old + importance
+    safe = torch.where(total > 0, total, 1.0)
+    mean = at + importance / safe * (anchor - at)
+    # Where only one side pulls, the anchor is its weight bit by bit, and not the weight as a sum of
+    # rounded parts: Adam would turn that residue into steps. An entry that never mattered follows
+    # the newest weights.
+    mean = torch.where(total == old, at, mean)
+    mean = torch.where(total == importance, anchor, mean)
+    apart = (old * importance / safe * (at - anchor).square()).sum()
+    return {**state, "importance": total, "anchor": mean, "offset": state["offset"] + apart}
+
+
+def scale_to_unit_range(parts: Iterable[Tensor], free: Iterable[Tensor], norm: str) -> list[Tensor]:
+    """Importances brought to [0, 1] over the free entries; the others get 0.
+
+    `parts` are the tensors that are scaled together. Entries that are all equal, up to rounding,
+    tell nothing apart: with ``max_only`` they are 1, otherwise 0.
+
+    Examples
+    --------
+    >>> fisher, every = torch.tensor([0.4, 0.1, 0.2]), torch.ones(3, dtype=torch.bool)
+    >>> [round(v, 4) for v in scale_to_unit_range([fisher], [every], "minmax_global")[0].tolist()]
+    [1.0, 0.0, 0.3333]
+    """
+    parts, free = list(parts), list(free)
+    chosen = torch.cat([part[mask] for part, mask in zip(parts, free, strict=True)])
+    if not len(chosen):
+        return [torch.zeros_like(part) for part in parts]
+    low = torch.zeros_like(chosen[0]) if norm == "max_only" else chosen.min()
+    width = chosen.max() - low + TINY
+    rounding = ULPS * torch.finfo(chosen.dtype).eps * chosen.max().abs()
+    width = torch.where(width > rounding, width, torch.inf)
+    pairs = zip(parts, free, strict=True)
+    return [torch.where(mask, (part - low) / width, 0.0) for part, mask in pairs]
+
+
+def normalise_importance(learner: RunLearner, importance: Tensor, norm: str) -> Tensor:
+    """[P] an importance of a learner brought to [0, 1]; columns not opened yet get 0."""
+    if norm != "per_tensor":
+        return scale_to_unit_range([importance], [learner.free], norm)[0]
+    values, masks = learner.layout(importance), learner.layout(learner.free)
+    each = (scale_to_unit_range([values[name]], [masks[name]], norm)[0] for name in values)
+    return learner.networks.layout.flatten(each)
+
+
+def check_floats(method: Method, bounds: Mapping[str, tuple[float, float]]) -> None:
+    """Refuse numbers outside their bounds; whole numbers become floats.
+
+    Only fields that are floats may differ between runs that train together.
+    """
+    for name, (low, high) in bounds.items():
+        value = check_float(name, getattr(method, name), low, high)
+        object.__setattr__(method, name, float(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchored(Method):
+    """Base of methods that penalise moving important parameters away from an anchor.
+
+    ``finish`` of a subclass leaves ``importance`` and ``anchor`` in the state; the penalty applies
+    from the next task on. With a `memory` the exemplars are mixed into the task's rows, one plain
+    shuffled set (the "-S" rows of the papers).
+    """
+
+    decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
+
+    strength: float = 1.0
+    memory: Memory | None = None
+
+    def __post_init__(self) -> None:
+        check_floats(self, {"strength": (0.0, float("inf"))})
+        check_memory(self.memory, optional=True)
+
+    def factor(self) -> float | Tensor:
+        """What the weighted squared distance is multiplied with."""
+        return self.strength
+
+    def replay(self, stage: int) -> ReplaySpec:
+        return ReplaySpec("none" if self.memory is None else "union")
+
+    def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        terms = {"task": net.task(batch)}
+        if "importance" in state:
+            importance, anchor = state["importance"], state["anchor"]
+            terms["penalty"] = quadratic_penalty(net.vector, anchor, importance, self.factor())
+            if "offset" in state:
+                terms["penalty"] = terms["penalty"] + self.factor() * state["offset"]
+        return terms
+
+    def store(self, learner: RunLearner, task: Task) -> None:
+        """Renew the exemplars, where the method keeps any; the last thing ``finish`` does."""
+        if self.memory is not None:
+            learner.exemplars = self.memory.update(learner, task.train)

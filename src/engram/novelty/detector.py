@@ -1,0 +1,515 @@
+"""The contract of detectors, what they may know of a run, the passes over rows that they share,
+and the base class of those that read outputs only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.errors import BadArgument, EngramError, bad, check_choice
+from engram.learner.batch import Batch
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet, Net
+from engram.learner.tensor_tree import leaves, stack, tree_map
+from engram.models.forward_pass import Output
+from engram.probes.probe import Probe
+from engram.probes.stage_view import StageView
+from engram.records.long_table import Rows
+from engram.records.novelty_records import CALIBRATION, FAMILIARITY
+
+State = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Detector(Probe):
+    """Base class: scores every test item after every stage; higher means more familiar.
+
+    Write `score`, and `fit` where something is fitted to training rows: pure, for one run, row by
+    row. Everything else is done here: all runs of a group at once, head by head, state over the
+    stages, records. A detector is a probe, so it changes no training and no id.
+
+    Attributes
+    ----------
+    fits
+        Whether `fit` reads training rows.
+    by_head
+        Whether a score depends on the head's columns; if not, one pass serves all heads.
+    mapped
+        Whether all of it can be mapped over runs with `torch.func.vmap`; if not, they take turns.
+    searched
+        Options and values among which `Tuned` chooses where it is given no others.
+
+    Examples
+    --------
+    >>> @dataclass(frozen=True)
+    ... class Norm(Detector):
+    ...     def score(self, net, x, columns, state):
+    ...         return net(x).features.norm(dim=1)
+    >>> Norm().name
+    'norm'
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("networks",)
+    fits: ClassVar[bool] = False
+    by_head: ClassVar[bool] = True
+    mapped: ClassVar[bool] = True
+    searched: ClassVar[Mapping[str, Sequence[Any]]] = {}
+
+    def start(self, facts: Facts) -> State:
+        """The state before the first stage: a tree of tensors."""
+        return {}
+
+    def begin(self, state: State, stage: int) -> State:
+        """The state before the training rows of a stage."""
+        return state
+
+    @property
+    def passes(self) -> int:
+        """How often `fit` sees every training row; beyond 1, each time in another order."""
+        return 1
+
+    def passes_over(self, rows: int) -> int:
+        """The same for a task of so many rows."""
+        return self.passes
+
+    @property
+    def rows_at_once(self) -> int:
+        """The most rows of a batch of `fit`."""
+        return ROWS_PER_BATCH
+
+    @property
+    def only_scores(self) -> tuple[str, ...]:
+        """Options that `fit` does not look at: one fit serves a search over them."""
+        return ()
+
+    def fit_options(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Options that decide a fit to tasks of so many rows, one of each run.
+
+        Two detectors of one class for which they are equal need one fit.
+        """
+        left_out = self.only_scores
+        return {
+            one.name: getattr(self, one.name) for one in fields(self) if one.name not in left_out
+        }
+
+    def digest(self, net: Net, x: Tensor) -> Tensor:
+        """[B, ...] what `fit` gets as ``batch.x`` where it makes several passes; computed once."""
+        return x
+
+    def fit(self, net: Net, batch: Batch, state: State) -> State:
+        """The state after some training rows of the task (those of weight 0 are padding)."""
+        return state
+
+    def finish(self, state: State) -> State:
+        """The state after all training rows of the task."""
+        return state
+
+    def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
+        """[B] how familiar the inputs are under the head with these columns [C] (a mask)."""
+        raise NotImplementedError(f"{type(self).__name__}.score is not written")
+
+    def missing_methods(self) -> tuple[str, ...]:
+        """Methods that an own detector must have and lacks."""
+        return ("score",) if type(self).score is Detector.score else ()
+
+    def refuse(self, facts: Facts) -> None:
+        """Raise an error if the detector cannot work on such a run."""
+
+    def check(self, learner: RunLearner) -> None:
+        stream, name = learner.stream, type(self).__name__
+        for verb in self.missing_methods():
+            raise bad(f"{name}.{verb}", "a method that the detector defines itself", "none")
+        if stream.labels == "set":
+            raise bad("stream", f"one label per row for {name}", "sets of labels")
+        if len(stream) < 2:
+            raise bad("stream", f"at least two tasks for {name}: what comes is novel", 1)
+        self.refuse(gather_facts(learner))
+
+    # -- over all runs ---------------------------------------------------------------------------
+    def after_stage(self, view: StageView) -> Rows | Mapping[str, Any]:
+        began = time.perf_counter()
+        return self.recorded(view, self.fitted(view), began)
+
+    def recorded(self, view: StageView, state: Any, began: float) -> dict[str, Any]:
+        """Keep the state, store the scores; seconds since `began` and bytes of each run."""
+        view.keep(state)
+        view.store(FAMILIARITY, torch.stack(self._scores(view, state), 1))
+        calibration = self.calibration_scores(view, state)
+        if calibration is not None:
+            view.store(CALIBRATION, calibration)
+        size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves(state))
+        seconds = (time.perf_counter() - began) / len(view)
+        return {"seconds": np.full(len(view), seconds), "bytes": np.full(len(view), float(size))}
+
+    def _map(self, view: StageView, function: Callable[..., Any], *args: Any) -> Any:
+        """`view.map`, or one run after the other where nothing can be mapped."""
+        if self.mapped or len(view) == 1:
+            return view.map(function, *args)
+        each = []
+        for r in range(len(view)):
+            own = (tree_map(lambda leaf, r=r: leaf[r : r + 1], arg) for arg in args)
+            each.append(view.select_runs([r], None).map(function, *own))
+        return tree_map(lambda *parts: torch.cat(parts), *each)
+
+    def fitted(self, view: StageView) -> Any:
+        """The state after the stage, [R, ...]."""
+        state = view.state
+        if not view.stage:
+            state = stack([dict(self.start(gather_facts(one))) for one in view.learners])
+        if self.fits:
+            state = self._map(view, lambda net, state: self.begin(state, view.stage), state)
+            state = self._fit_all(view, state)
+            state = self._map(view, lambda net, state: self.finish(state), state)
+        return tree_map(torch.detach, state)
+
+    def _fit_all(self, view: StageView, state: Any) -> Any:
+        """The state after all batches."""
+        if self.passes == 1 and type(self).digest is Detector.digest:
+            for batch in view.batches(self.rows_at_once):
+                state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
+            return state
+        digested = [
+            batch._replace(x=self._map(view, self.digest, batch.x))
+            for batch in view.batches(ROWS_PER_BATCH)
+        ]
+        return self._fit_several(view, digested, state)
+
+    def _fit_several(self, view: StageView, digested: list[Batch], state: Any) -> Any:
+        """The state after all passes over what `digest` made of the rows."""
+        found = state
+        for found in self._passes(view, digested, state):  # noqa: B007 - the last one counts
+            pass
+        return found
+
+    def _passes(self, view: StageView, digested: list[Batch], state: Any) -> Iterator[Any]:
+        """The state after each pass."""
+        wanted = [self.passes_over(len(one.task.train)) for one in view.learners]
+        for again in range(max(wanted)):
+            for batch in shuffle_rows(digested, view, again, self.rows_at_once, wanted):
+                state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
+            yield state
+
+    def calibration_scores(self, view: StageView, state: Any) -> Tensor | None:
+        """[R, V] scores of validation rows that the network gets right, NaN for the others."""
+        columns = list_heads(view)[-1].columns
+        parts = []
+        for (batch, output), x in zip(
+            validation_outputs(view), self._validation(view), strict=False
+        ):
+            right = self._map(view, _is_right, batch, output, columns)
+            scores = self._of_rows(view, x, output, columns, state)
+            parts.append(torch.where(right, scores.float(), torch.nan))
+        return torch.cat(parts, 1) if parts else None
+
+    def _validation(self, view: StageView) -> Iterator[Any]:
+        """Inputs of the validation rows; what is counted is their first reading."""
+        return (batch.x for batch in view.of(view.needs, None).validation(ROWS_PER_BATCH))
+
+    def _of_rows(
+        self, view: StageView, x: Any, output: Output, columns: Tensor, state: Any
+    ) -> Tensor:
+        found: Tensor = self._map(view, self.score, x, columns, state)
+        return found
+
+    def outside_scores(self, view: StageView, state: Any) -> Tensor:
+        """[R, M] scores of the outside set's validation rows under the newest head."""
+        columns = list_heads(view)[-1].columns
+        parts = [
+            self._map(view, self.score, x, columns, state)
+            for x in view.outside("valid", ROWS_PER_BATCH)
+        ]
+        return torch.cat(parts, 1).float()
+
+    def _scores(self, view: StageView, state: Any) -> list[Tensor]:
+        """[R, n] under every head, NaN for items that are never compared under it."""
+        heads = list_heads(view)
+        if self.by_head:
+            return [self._scored(view, head, state) for head in heads]
+        wanted = torch.stack([head.wanted for head in heads]).any(0)
+        whole = self._scored(view, ComparedHead(heads[-1].columns, wanted), state)
+        return [torch.where(head.wanted, whole, torch.nan) for head in heads]
+
+    def _scored(self, view: StageView, head: ComparedHead, state: Any) -> Tensor:
+        found = torch.full(head.wanted.shape, torch.nan, device=view.device)
+        for part, x in view.inputs(ROWS_PER_BATCH):
+            wanted = head.wanted[:, part]
+            if wanted.any():
+                scores = check_scores(self, self._map(view, self.score, x, head.columns, state))
+                found[:, part] = torch.where(wanted, scores, torch.nan)
+        return found
+
+
+def _is_right(net: Net, batch: Batch, output: Output, columns: Tensor) -> Tensor:
+    """[B] whether the largest logit of the head is that of a row's class."""
+    return (mask_logits(output.logits, columns).argmax(-1) == batch.target) & (batch.w > 0)
+
+
+# ------------------------------------------------------------------------------------------------
+# What a detector may know of a run, and of its network.
+
+
+class Facts(NamedTuple):
+    """What a detector may know of a run before it has seen anything."""
+
+    columns: int  # C, output columns
+    features: int  # F, what the last layer sees
+    std: Tensor  # deviation by which inputs were divided, broadcast to a sample; 1 if they were not
+    like: Tensor  # a tensor of the network's device and precision
+    bias: bool  # whether the last layer adds a bias
+    sample: tuple[int, ...] = ()  # shape of an input
+    seed: int = 0  # of the run
+    learner: RunLearner | None = None  # only to be asked about its network
+    rows: int = 0  # training rows of the first task
+
+    def width(self, layer: str) -> int:
+        """How many numbers a layer of the model gives, averaged over places; checks its name."""
+        return layer_width(self.learner, layer)
+
+
+def gather_facts(learner: RunLearner) -> Facts:
+    """What is known of a run."""
+    net: Any = learner.networks.eval.get_submodule("net")
+    data, names = learner.feed.data, learner.networks.layout.shapes
+    std = torch.ones(1) if not data.std else torch.tensor(data.std)
+    std = std.reshape(-1, *[1] * (len(data.sample_shape) - 1)).to(learner.vector)
+    return Facts(
+        columns=len(learner.stream.order), features=int(net.features), std=std,
+        like=learner.vector, bias="net.head.bias" in names,
+        sample=tuple(data.sample_shape), seed=learner.seed, learner=learner,
+        rows=len(learner.stream.tasks[0].train),
+    )  # fmt: skip
+
+
+def layer_width(learner: RunLearner | None, layer: str) -> int:
+    """See `Facts.width`."""
+    if learner is None:
+        raise EngramError("layers: no network is known here")
+    model = learner.networks.eval.get_submodule("net.backbone")
+    check_choice("layers", layer, [name for name, _ in model.named_modules() if name])
+    net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
+    x, path = (
+        learner.vector.new_zeros(1, *learner.feed.data.sample_shape),
+        f"net.backbone.{layer}",
+    )
+    found = None
+    with torch.no_grad(), suppress(BadArgument):  # it may never be called
+        found = net(x, want=(path,)).layers[path]
+    if not isinstance(found, Tensor) or found.ndim < 2:
+        raise bad("layers", "layers that give one tensor [B, F, ...] in a forward pass", layer)
+    return found.shape[1]
+
+
+def class_vectors(net: Net) -> Tensor:
+    """[C, F] the weights of the last layer."""
+    rows = net.params.get("net.head.weight")
+    if rows is None:
+        raise EngramError("detectors: the network has no head.weight with one row per class")
+    return rows
+
+
+def mask_logits(logits: Tensor, columns: Tensor) -> Tensor:
+    """Logits [B, C] of the columns [C] that compete, minus infinity for the others."""
+    return logits.masked_fill(~columns, -torch.inf)
+
+
+# ------------------------------------------------------------------------------------------------
+# Passes over rows that detectors share, and the heads under which test items are compared.
+
+
+ROWS_PER_BATCH = 256  # rows of a batch
+
+
+class ComparedHead(NamedTuple):
+    """Columns [R, C] that compete, and the test items [R, n] that are compared under them."""
+
+    columns: Tensor
+    wanted: Tensor
+
+
+def list_heads(view: StageView) -> list[ComparedHead]:
+    """One for each task learnt where the stream has a head per task, else one for all classes."""
+    task, later = view.task, view.task > view.stage
+    if view.streams[0].head == "single":
+        return [ComparedHead(view.open, torch.ones_like(later))]
+    found = []
+    for i in range(view.stage + 1):
+        visible = np.stack([one.visible[i] for one in view.items])
+        columns = torch.from_numpy(visible).to(view.device)
+        found.append(ComparedHead(columns, (task == i) | later))
+    return found
+
+
+def newest_columns(view: StageView) -> Tensor:
+    """[R, C] columns of the newest task's head, or of all classes so far."""
+    return list_heads(view)[-1].columns
+
+
+def features_and_logits(net: FunctionalNet, x: Tensor) -> Output:
+    """Features as vectors, and logits."""
+    output = net(x)
+    return Output(output.features.flatten(1), output.logits)
+
+
+def train_outputs(view: StageView) -> list[tuple[Batch, Output]]:
+    """The task's training rows, their inputs replaced by features, with what the network says."""
+    return _read_outputs(view, "train")
+
+
+def validation_outputs(view: StageView) -> list[tuple[Batch, Output]]:
+    """The same of its validation rows."""
+    return _read_outputs(view, "valid")
+
+
+def _read_outputs(view: StageView, part: str) -> list[tuple[Batch, Output]]:
+    """Rows count as read by every detector that asks, though the network is asked once."""
+    found, sizes = _pass_rows(view, part)
+    view.reads["probe"] += sizes
+    return found
+
+
+def _pass_rows(view: StageView, part: str) -> tuple[list[tuple[Batch, Output]], Any]:
+    """What the network says of rows, and how many rows [R] these are; found once for a stage."""
+    if view.whole is not None:
+        parent, places = view.whole
+        every, counts = _pass_rows(parent, part)
+        sizes = counts[places]
+        return list(_trim_padding(every, places, int(sizes.max(initial=0)))), sizes
+    if part not in view.shared:
+        other = view.of(view.needs, None)
+        batches = (
+            other.batches(ROWS_PER_BATCH) if part == "train" else other.validation(ROWS_PER_BATCH)
+        )
+        each = []
+        for batch in batches:
+            output = view.map(features_and_logits, batch.x)
+            each.append((batch._replace(x=output.features), output))
+        view.shared[part] = each, other.reads["probe"]
+    return view.shared[part]  # type: ignore[no-any-return]
+
+
+def _trim_padding(
+    found: list[tuple[Batch, Output]], places: list[int], longest: int
+) -> Iterator[tuple[Batch, Output]]:
+    """Some runs of a pass, without what is padding for all of them."""
+    for batch, output in found:
+        rows = min(longest, batch.w.shape[1])
+        longest -= rows
+        if rows:
+            own = batch.map(lambda leaf: leaf[places])
+            short = Batch._make([*(leaf[:, :rows] for leaf in own.per_row), *own[7:]])
+            said = Output(output.features[places, :rows], output.logits[places, :rows])
+            yield short, said
+
+
+def check_scores(detector: Any, scores: Any) -> Tensor:
+    """Scores [R, B] of the rows of runs, if an own detector has given such."""
+    if not isinstance(scores, Tensor) or scores.ndim != 2:
+        got = ["B", *scores.shape[2:]] if isinstance(scores, Tensor) else scores
+        raise bad(f"score of {type(detector).__name__}", "one number for each row, ['B'],", got)
+    return scores.float()
+
+
+def outside_outputs(view: StageView, part: str = "valid") -> list[Output]:
+    """What the networks say to rows of the outside set."""
+    return [view.map(features_and_logits, x) for x in view.outside(part, ROWS_PER_BATCH)]
+
+
+def shuffle_rows(
+    parts: list[Batch], view: StageView, again: int, size: int, passes: Sequence[int]
+) -> Iterator[Batch]:
+    """The rows of some batches [R, B, ...] in an order of each run's own, padding behind.
+
+    A run that has seen them in all its passes gets padding alone.
+    """
+    names = Batch._fields[: len(parts[0].per_row)]
+    rows: dict[str, Any] = {
+        name: torch.cat([getattr(part, name) for part in parts], 1) for name in names
+    }
+    drawn = [keys.fold(seed, "detector", view.stage, again) for seed in view.seeds]
+    count = (rows["w"] > 0).sum(1)
+    order = keys.permutation(torch.tensor(drawn, device=view.device), rows["w"].shape[1], count)
+    run = torch.arange(len(view), device=view.device)[:, None]
+    open_yet = torch.tensor([again < own for own in passes], device=view.device)
+    rows["w"] = rows["w"] * open_yet[:, None]
+    for start in range(0, order.shape[1], size):
+        index = order[:, start : start + size]
+        yield parts[0]._replace(**{name: value[run, index] for name, value in rows.items()})
+
+
+# ------------------------------------------------------------------------------------------------
+# Detectors that only read features and logits: one pass over any rows serves all of them.
+
+
+@dataclass(frozen=True)
+class OutputDetector(Detector):
+    """A detector that only reads features and logits: all of them share one pass over any rows.
+
+    Write `familiarity`, and `learn` where something is fitted.
+    """
+
+    def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
+        """[B] from features [B, F], logits [B, C] and the last layer's class rows [C, F]."""
+        raise NotImplementedError(f"{type(self).__name__}.familiarity is not written")
+
+    def missing_methods(self) -> tuple[str, ...]:
+        asks = type(self).familiarity is OutputDetector.familiarity
+        usual = type(self).score is OutputDetector.score and type(self)._of is OutputDetector._of
+        return ("familiarity",) if asks and usual else ()
+
+    def learn(self, output: Output, batch: Batch, state: State) -> State:
+        """As `fit`, from what the network says of the rows."""
+        return state
+
+    def fit(self, net: Net, batch: Batch, state: State) -> State:
+        return self.learn(_flatten_output(net(batch.x)), batch, state)
+
+    def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
+        return self._of(net, net(x), columns, state)
+
+    def _of(self, net: Net, output: Output, columns: Tensor, state: State) -> Tensor:
+        return self.familiarity(_flatten_output(output), class_vectors(net), columns, state)
+
+    def _fit_all(self, view: StageView, state: Any) -> Any:
+        if type(self).fit is not OutputDetector.fit:  # it looks at inputs after all
+            return super()._fit_all(view, state)
+        for batch, output in train_outputs(view):
+            state = self._map(view, lambda net, *args: self.learn(*args), output, batch, state)
+        return state
+
+    def _validation(self, view: StageView) -> Iterator[Any]:
+        return itertools.repeat(None)
+
+    def _of_rows(
+        self, view: StageView, x: Any, output: Output, columns: Tensor, state: Any
+    ) -> Tensor:
+        found: Tensor = self._map(view, self._of, output, columns, state)
+        return found
+
+    def outside_scores(self, view: StageView, state: Any) -> Tensor:
+        columns = list_heads(view)[-1].columns
+        parts = [
+            self._map(view, self._of, output, columns, state) for output in outside_outputs(view)
+        ]
+        return torch.cat(parts, 1).float()
+
+    def _scored(self, view: StageView, head: ComparedHead, state: Any) -> Tensor:
+        features, logits, _ = view.outputs
+        size, parts = 16 * ROWS_PER_BATCH, []
+        for start in range(0, features.shape[1], size):
+            some = Output(features[:, start : start + size], logits[:, start : start + size])
+            parts.append(check_scores(self, self._map(view, self._of, some, head.columns, state)))
+        return torch.where(head.wanted, torch.cat(parts, 1), torch.nan)
+
+
+def _flatten_output(output: Output) -> Output:
+    return Output(output.features.flatten(1), output.logits)

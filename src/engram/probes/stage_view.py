@@ -1,0 +1,346 @@
+"""One view of a stage for all runs that trained together: what probes see, training rows
+included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from engram.errors import EngramError, bad
+from engram.learner.batch import Batch, TrainingRows
+from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet
+from engram.learner.tensor_tree import leaves, pick, stack, tree_map
+from engram.methods.method import Method
+from engram.models.forward_pass import Output
+from engram.records.long_table import Rows
+from engram.records.predictions import as_float32_scores, from_float16, to_float16
+from engram.records.scored_items import EvaluationItems
+from engram.records.stage_result import StageResult
+from engram.streams.access_guard import Ledger, MethodView
+from engram.streams.stream import Stream
+
+
+class StageView:
+    """What is known of R runs after a stage; first axis of every tensor: the run.
+
+    Test items (n of each run) stand in the order of their tasks, classes (C columns) in order of
+    introduction. A probe that fits something fits it on `batches`, which the learner's guard
+    admits; `targets` are the labels of test items and serve to measure.
+    """
+
+    def __init__(
+        self, runs: Sequence[StageResult], *, needs: Sequence[str] = (), state: Any = None
+    ):
+        self.members = tuple(runs)
+        self.stage = runs[0].stage
+        self.needs = tuple(needs)
+        self.state: Any = {} if state is None else state
+        self.kept: list[Any] | None = None  # of each run
+        self.stored: dict[str, Any] = {}
+        # rows read [R], by their kind in the ledger
+        self.reads = {kind: np.zeros(len(runs), np.int64) for kind in ("probe", "outside")}
+        self._known: dict[str, Tensor] = {}  # what was computed once for all probes
+        self.shared: dict[str, Any] = {}  # passes over rows, likewise
+        self.whole: tuple[StageView, list[int]] | None = None  # of which this is a part
+
+    def of(self, needs: Sequence[str], state: Any) -> StageView:
+        """The same view for one probe, with what it may use and what it kept before."""
+        other = StageView(self.members, needs=needs, state=state)
+        other._known, other.shared, other.whole = self._known, self.shared, self.whole
+        return other
+
+    def select_runs(self, places: Sequence[int], state: Any) -> StageView:
+        """A view of some of the runs, which takes shared passes from this one."""
+        other = StageView([self.members[r] for r in places], needs=self.needs, state=state)
+        other.whole = self, list(places)
+        return other
+
+    def __len__(self) -> int:
+        """R, the number of runs."""
+        return len(self.members)
+
+    def rows(self) -> Rows:
+        """An empty collection of rows, to be filled and returned."""
+        return Rows(runs=len(self))
+
+    def keep(self, state: Any) -> None:
+        """What `state` will be after the next stage: a tree of tensors [R, ...]."""
+        for leaf in leaves(state):
+            if not isinstance(leaf, Tensor) or leaf.ndim == 0 or len(leaf) != len(self):
+                expected = f"dicts and tuples of tensors [{len(self)}, ...], one entry per run"
+                raise bad("state", expected, tuple(leaf.shape) if hasattr(leaf, "shape") else leaf)
+        whole = tree_map(torch.detach, state)
+        self.kept = [pick(whole, r) for r in range(len(self))]
+
+    def store(self, name: str, values: Any) -> None:
+        """Put an array [R, ...] into the records of the runs; `Result.arrays` gives it back.
+
+        For what is too much for rows: scores of every item, pictures. It keeps its dtype.
+        """
+        whole = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        if whole.ndim == 0 or len(whole) != len(self) or whole.dtype == object:
+            raise bad(name, f"an array [{len(self)}, ...], one entry per run", whole.shape)
+        self.stored[name] = whole
+
+    # -- facts -----------------------------------------------------------------------------------
+    @property
+    def device(self) -> torch.device:
+        learner = self.members[0].trained
+        return torch.device("cpu") if learner is None else learner.device
+
+    @property
+    def seeds(self) -> list[int]:
+        return [one.seed for one in self.members]
+
+    @property
+    def streams(self) -> list[Stream]:
+        return [one.stream for one in self.members]
+
+    @property
+    def methods(self) -> list[Method]:
+        return [one.method for one in self.members]
+
+    @property
+    def items(self) -> list[EvaluationItems]:
+        """The test items of each run, as they are recorded."""
+        return [one.items for one in self.members]
+
+    @property
+    def facts(self) -> list[Mapping[str, float]]:
+        """Seconds, steps and bytes of each run, by the names of their metrics."""
+        return [one.facts for one in self.members]
+
+    # -- the test items --------------------------------------------------------------------------
+    @property
+    def scores(self) -> Tensor:
+        """[R, n, C] scores of the test items, in the precision in which they are recorded."""
+        if "scores" not in self._known:
+            every = np.stack([as_float32_scores(one.scores) for one in self.members])
+            rounded = torch.from_numpy(from_float16(*to_float16(every)))
+            self._known["scores"] = rounded.to(self.device)
+        return self._known["scores"]
+
+    @property
+    def targets(self) -> Tensor:
+        """[R, n, L] true labels of the test items as columns, -1 pads."""
+        return self._of_items("targets")
+
+    @property
+    def task(self) -> Tensor:
+        """[R, n] the task of each test item."""
+        return self._of_items("task")
+
+    @property
+    def seen(self) -> Tensor:
+        """[R, n] whether the item's task has been learnt."""
+        return self.task <= self.stage
+
+    @property
+    def open(self) -> Tensor:
+        """[R, C] the classes that were introduced so far."""
+        return self._of_items("opening") <= self.stage
+
+    def predicted(self, head: str) -> Tensor:
+        """Predicted columns [R, n], or label sets [R, n, C], in a head view."""
+        every = [one.predict(head) for one in self.members]
+        return torch.from_numpy(np.stack(every)).to(self.device)
+
+    def _of_items(self, name: str) -> Tensor:
+        if name not in self._known:
+            every = np.stack([getattr(one.items, name) for one in self.members])
+            self._known[name] = torch.from_numpy(every).to(self.device)
+        return self._known[name]
+
+    @property
+    def features(self) -> Tensor:
+        """[R, n, F] what the last layer sees of the test items; asks for ``features``."""
+        if "features" not in self.needs:
+            raise _undeclared_error("view.features", "features")
+        if "features" not in self._known:
+            found = [one.features for one in self.members if one.features is not None]
+            if len(found) < len(self):
+                raise EngramError("features: the pass over the test items kept none")
+            self._known["features"] = torch.stack(found).flatten(2)
+        return self._known["features"]
+
+    def inputs(self, size: int = 256) -> Iterator[tuple[slice, Tensor]]:
+        """All test items in parts: their places, and inputs [R, B, ...]; asks for ``networks``."""
+        learners = self.learners
+        items = [(torch.from_numpy(one.rows), torch.from_numpy(one.task)) for one in self.items]
+        for start in range(0, len(items[0][0]), size):
+            part = slice(start, start + size)
+            found = [
+                learner.feed(rows[part].to(self.device), stages[part].to(self.device))
+                for learner, (rows, stages) in zip(learners, items, strict=True)
+            ]
+            yield part, torch.stack(found)
+
+    @property
+    def outputs(self) -> Output:
+        """Features [R, n, F] and logits [R, n, C] of the test items, one pass for all probes.
+
+        Not rounded as `scores` are, and not what a method makes of them; asks for ``networks``.
+        """
+        if self.whole is not None:
+            view, places = self.whole
+            whole = view.outputs
+            return Output(whole.features[places], whole.logits[places])
+        if "test" not in self.shared:
+            parts = [self.map(_forward, x) for _, x in self.inputs()]
+            features, logits = (torch.cat(each, 1) for each in zip(*parts, strict=True))
+            self.shared["test"] = Output(features, logits)
+        found: Output = self.shared["test"]
+        return found
+
+    # -- the networks ----------------------------------------------------------------------------
+    @property
+    def learners(self) -> list[RunLearner]:
+        """The learners themselves; asks for ``networks`` or ``features``."""
+        if not self.needs:
+            raise _undeclared_error("view.map and view.batches", "networks")
+        return [one.trained for one in self.members if one.trained is not None]
+
+    @torch.no_grad()
+    def map(self, function: Callable[..., Any], *args: Any) -> Any:
+        """``function(net, *args)`` for each run; arguments and results are trees [R, ...].
+
+        `function` is written for one run and pure; `net` is its network in eval mode with its own
+        buffers. Input gradients: ``torch.func.grad`` inside.
+        """
+        learners = self.learners
+        first = learners[0]
+        if len(learners) == 1:
+            net = FunctionalNet(first.networks, first.vector, first.buffers, training=False)
+            found = function(net, *(pick(arg, 0) for arg in args))
+            return tree_map(lambda leaf: _call_on_tensor(function, leaf)[None], found)
+
+        def one_run(vector: Tensor, own: Any, *rest: Any) -> Any:
+            net = FunctionalNet(first.networks, vector, own, training=False)
+            return function(net, *rest)
+
+        vectors = torch.stack([one.vector for one in learners])
+        return vmap(one_run)(vectors, stack([one.buffers for one in learners]), *args)
+
+    def batches(self, size: int = 256, *, memory: bool = False) -> Iterator[Batch]:
+        """The task's training rows, with the exemplars where `memory`, as batches [R, B, ...].
+
+        Labels are those that the task shows. Rows of weight 0 are padding. What is read counts in
+        the ledger, under ``probe``.
+        """
+        learners = self.learners
+        items = [probe_items(one, memory) for one in learners]
+        sizes = [len(one.rows) for one in items]
+        self.reads["probe"] += np.array(sizes)
+        for start in range(0, max(sizes), size):
+            yield stack_rows(learners, items, start, min(start + size, max(sizes)))
+
+    def validation(self, size: int = 256) -> Iterator[Batch]:
+        """The task's validation rows as batches [R, B, ...]; none where no run has any.
+
+        For thresholds: the networks were not fitted to them. They count in the ledger as well.
+        """
+        learners = self.learners
+        held = [len(one.task.valid) for one in learners]
+        if not any(held):
+            return
+        # a run without validation rows beside others is padded with a training row
+        items = [
+            validation_items(one) if n else probe_items(one, False)
+            for one, n in zip(learners, held, strict=True)
+        ]
+        self.reads["probe"] += np.array(held)
+        for start in range(0, max(held), size):
+            yield stack_rows(learners, items, start, min(start + size, max(held)), held)
+
+    def outside(self, part: str = "valid", size: int = 256) -> Iterator[Tensor]:
+        """Rows of the outside set as inputs [R, B, ...], seen as rows of the newest task would be.
+
+        `part` is ``train`` (to fit on) or ``valid`` (to choose by). They count in the ledger.
+        """
+        learners = self.learners
+        sets = [one.outside for one in self.members if one.outside is not None]
+        if len(sets) < len(self):
+            raise EngramError("view.outside: the runs have no outside set")
+        self.reads["outside"] += np.array([len(one.rows(part)) for one in sets])
+        for start in range(0, len(sets[0].rows(part)), size):
+            found: dict[int, Tensor] = {}  # runs mostly share their feed
+            each = []
+            for learner, own in zip(learners, sets, strict=True):
+                feed, rows = own.feed(learner), own.rows(part)[start : start + size]
+                if id(feed) not in found:
+                    rows = rows.to(self.device)
+                    found[id(feed)] = feed(rows, torch.full_like(rows, self.stage))
+                each.append(found[id(feed)])
+            yield torch.stack(each) if len(found) > 1 else each[0].expand(len(self), *each[0].shape)
+
+
+def _forward(net: FunctionalNet, x: Tensor) -> tuple[Tensor, Tensor]:
+    output = net(x)
+    return output.features.flatten(1), output.logits
+
+
+def _call_on_tensor(function: Callable[..., Any], leaf: Any) -> Tensor:
+    if not isinstance(leaf, Tensor):
+        raise bad(getattr(function, "__qualname__", str(function)), "tensors in return", leaf)
+    return leaf
+
+
+def _undeclared_error(what: str, need: str) -> EngramError:
+    return EngramError(f'{what}: declare needs = ("{need}",) in the probe\'s class')
+
+
+# ------------------------------------------------------------------------------------------------
+# Training rows for probes: through the learner's guard, counted apart.
+
+
+def probe_items(learner: RunLearner, memory: bool) -> TrainingRows:
+    """The task's training rows and, if asked for, the exemplars of earlier tasks.
+
+    What the guard counts goes to a ledger that is thrown away: the caller counts it as the probe's.
+    """
+    usual = learner.guard
+    learner.guard = MethodView(learner.stream, learner.stage, reads=learner.reads, ledger=Ledger())
+    try:
+        own, kept = learner.items(), learner.exemplars
+        if not memory or not len(kept):
+            return own
+        held = learner.items(kept.rows, kept.stages)
+        past = held.stages < learner.stage  # those of the task are among its rows already
+        return own.join(held.take(past))
+    finally:
+        learner.guard = usual
+
+
+def validation_items(learner: RunLearner) -> TrainingRows:
+    """The in-task validation rows of the current task, counted as the probe's."""
+    usual = learner.guard
+    learner.guard = MethodView(learner.stream, learner.stage, reads=learner.reads, ledger=Ledger())
+    try:
+        return learner.items(learner.task.valid)
+    finally:
+        learner.guard = usual
+
+
+def stack_rows(
+    learners: Sequence[RunLearner], items: Sequence[TrainingRows], start: int, stop: int,
+    counts: Sequence[int] | None = None,
+) -> Batch:  # fmt: skip
+    """Rows `start` to `stop` of every run as one batch [R, B, ...]; shorter runs are padded.
+
+    `counts` says how many items of each run are real; without, all are.
+    """
+    found = []
+    for r, (learner, own) in enumerate(zip(learners, items, strict=True)):
+        place = torch.arange(start, stop)
+        last = (len(own.rows) if counts is None else counts[r]) - 1
+        index = place.clamp(max=max(last, 0))  # padding repeats a real row, weight 0
+        batch = learner.collate(own.take(index))
+        found.append(batch._replace(w=(place <= last).to(batch.w)))
+    return stack(found)  # type: ignore[no-any-return]

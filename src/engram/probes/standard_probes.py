@@ -1,0 +1,195 @@
+"""Probes that every run is measured by: accuracy, chance, cost, curves, divergence, losses,
+memory, repeated samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from engram.learner.learner import RunLearner
+from engram.probes.probe import Probe
+from engram.probes.stage_view import StageView
+from engram.records.long_table import Rows
+from engram.records.prediction_scoring import decide_predictions, figure_of, task_figure
+from engram.records.stage_rows import add_stage
+from engram.streams.stream_warnings import count_repeated_test_rows
+
+
+@dataclass(frozen=True)
+class Accuracy(Probe):
+    """Accuracy of tasks and classes and the share of predictions by class, in both head views."""
+
+    average: str = "micro"
+
+    def after_stage(self, view: StageView) -> Rows:
+        rows = view.rows()
+        if not view.members[0].diverged:
+            scores = [one.scores for one in view.members]
+            add_stage(rows, scores, view.items, stage=view.stage, average=self.average)
+        return rows
+
+
+# ------------------------------------------------------------------------------------------------
+# What guessing gives.
+
+
+@dataclass(frozen=True)
+class Chance(Probe):
+    """One over the number of competing classes, by task and head view; recorded once.
+
+    Nobody knows what guessing sets of labels would give.
+    """
+
+    def after_stage(self, view: StageView) -> Rows:
+        rows, items = view.rows(), view.items
+        if view.stage > 0 or items[0].multilabel:
+            return rows
+        tasks = np.arange(items[0].tasks)
+        opening = np.stack([one.opening for one in items])  # [R, C]
+        opened = np.stack([(opening <= k).sum(1) for k in tasks], axis=1)
+        visible = np.stack([one.visible for one in items])  # [R, T, C]
+        rows.add("chance", 1 / opened, task=tasks, head="single")
+        rows.add("chance", 1 / visible.sum(2), task=tasks, head="multi")
+        return rows
+
+
+# ------------------------------------------------------------------------------------------------
+# What a stage cost: time, steps, and all that must be held.
+
+
+@dataclass(frozen=True)
+class Cost(Probe):
+    """Seconds, steps and parameters, and the bytes and items kept."""
+
+    def after_stage(self, view: StageView) -> Rows:
+        rows = view.rows()
+        values = [list(map(float, facts.values())) for facts in view.facts]
+        rows.add(list(view.facts[0]), values)
+        return rows
+
+
+def run_facts(learner: RunLearner, *, seconds: float, steps: int) -> Mapping[str, float]:
+    """What a run holds after a stage, by the names of the metrics."""
+    size = learner.nbytes()
+    facts: dict[str, float] = {
+        "seconds": seconds,
+        "steps": steps,
+        "parameters": learner.vector.numel(),
+        "state_bytes": size["state"],
+        "network_bytes": size["networks"],
+        "buffer_bytes": size["buffers"],
+        "optimizer_bytes": size["optimizer"],
+        "memory_items": len(learner.exemplars),
+        "memory_bytes": size["exemplars"],
+    }
+    # parts of the memory that are no samples
+    if any(settings.counts for settings in learner.networks.settings.values()):
+        facts["generator_bytes"] = learner.generator_bytes()
+    if "latent" in learner.values:
+        facts["latent_bytes"] = learner.latent_bytes()
+    if learner.reads == "past":  # all of it must be at hand, as if it were kept
+        facts["past_items"] = sum(len(task.train) for task in learner.stream.tasks[: learner.stage])
+        facts["past_bytes"] = facts["past_items"] * learner.stream.data.sample_bytes
+    return facts
+
+
+# ------------------------------------------------------------------------------------------------
+# Task accuracies that were taken while the task was learnt.
+
+
+@dataclass(frozen=True)
+class Curve(Probe):
+    """Accuracy of each task at every evaluated step (see ``evaluate_every``)."""
+
+    average: str = "micro"
+
+    def after_stage(self, view: StageView) -> Rows:
+        rows = view.rows()
+        for number, (step, _) in enumerate(view.members[0].curve):
+            for head in view.items[0].heads:
+                values = [self._value(view, r, number, head) for r in range(len(view))]
+                figure, task = figure_of(view.items[0]), np.arange(len(values[0]))
+                rows.add(figure, np.stack(values), step=step, task=task, head=head)
+        return rows
+
+    def _value(self, view: StageView, run: int, number: int, head: str) -> np.ndarray:
+        one = view.members[run]
+        said = decide_predictions(one.curve[number][1], one.items, stage=view.stage, head=head)
+        return task_figure(
+            said, one.items, stage=view.stage, figure=figure_of(one.items), average=self.average
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# Whether the loss stopped being finite.
+
+
+@dataclass(frozen=True)
+class Divergence(Probe):
+    """``diverged`` for runs that did, in the stage in which they did."""
+
+    def after_stage(self, view: StageView) -> Rows:
+        rows = view.rows()
+        if view.members[0].diverged:
+            rows.add("diverged", np.ones(len(view)))
+        return rows
+
+
+# ------------------------------------------------------------------------------------------------
+# What was minimised, term by term.
+
+
+@dataclass(frozen=True)
+class Losses(Probe):
+    """The terms of the loss at the logged steps."""
+
+    def after_stage(self, view: StageView) -> Rows:
+        rows = view.rows()
+        terms = [(f"loss/{name}", step) for step, of in view.members[0].losses for name in of]
+        if terms:
+            values = [[v for _, of in one.losses for v in of.values()] for one in view.members]
+            names, steps = zip(*terms, strict=True)
+            rows.add(names, values, step=steps)
+        return rows
+
+
+# ------------------------------------------------------------------------------------------------
+# Which classes the exemplar memory holds.
+
+
+@dataclass(frozen=True)
+class MemoryCount(Probe):
+    """Exemplars by class."""
+
+    needs: ClassVar[tuple[str, ...]] = ("networks",)
+
+    def after_stage(self, view: StageView) -> Rows:
+        rows, width = view.rows(), view.items[0].width
+        columns = [one.exemplars.columns for one in view.learners]
+        if len(columns[0]):
+            run = np.repeat(np.arange(len(view)), [len(one) for one in columns])
+            column = torch.cat(columns).numpy()
+            place = (run * width + column)[column >= 0]
+            counts = np.bincount(place, minlength=len(view) * width).reshape(len(view), width)
+            rows.add("memory_count", counts, cls=np.stack([one.classes for one in view.items]))
+        return rows
+
+
+# ------------------------------------------------------------------------------------------------
+# Test rows that the training data holds as well.
+
+
+@dataclass(frozen=True)
+class RepeatedSamples(Probe):
+    """How many test rows are also trained on; told once, if there are any."""
+
+    def after_stage(self, view: StageView) -> Rows:
+        rows = view.rows()
+        if view.stage == 0 and count_repeated_test_rows(view.streams[0]):
+            rows.add("repeated_samples", [float(count_repeated_test_rows(s)) for s in view.streams])
+        return rows

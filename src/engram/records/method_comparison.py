@@ -1,0 +1,186 @@
+"""Methods side by side: the interval of each mean, and every pair of them tested run by run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engram.errors import bad, plural
+from engram.records.prediction_scoring import average_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from engram.records.result import Result
+
+MEAN_COLUMNS = ("runs", "mean", "low", "high")
+PAIR_COLUMNS = ("runs", "difference", "low", "high", "p", "p_holm")
+
+
+@dataclass(frozen=True)
+class MethodComparison:
+    """A metric of several methods: what `Result.compare` gives.
+
+    Parameters
+    ----------
+    metric, level
+        What was compared, and how sure the intervals are.
+    methods
+        By label, highest mean first: runs, mean, and the ends of its t interval.
+    pairs
+        By (label, label), the first the one with the higher mean: how many runs they share (same
+        stream, seed and order), the mean difference with its t interval, the p value of the paired
+        t test, and that value corrected for the number of pairs (Holm).
+    """
+
+    metric: str
+    level: float
+    methods: pd.DataFrame
+    pairs: pd.DataFrame
+
+    @property
+    def note(self) -> str:
+        """How to read the numbers, in a sentence or two."""
+        words = f"{self.metric}: {self.level:.0%} t intervals over runs"
+        if len(self.pairs):
+            words += (
+                "; pairs by stream, seed and order: paired t test, p_holm is corrected for "
+                f"{plural(len(self.pairs), 'comparison')}"
+            )
+        if (self.methods["runs"] < 2).any():
+            words += ". A single run has no interval: use at least 3 seeds"
+        return words
+
+    def __str__(self) -> str:
+        tables = [self.methods, format_p_values(self.pairs)] if len(self.pairs) else [self.methods]
+        texts = [one.to_string(float_format="{:.3f}".format, na_rep="-") for one in tables]
+        return "\n".join([self.note, *texts])
+
+
+def format_p_values(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The pairs with p values as papers print them."""
+    return pairs.assign(p=pairs["p"].map(format_p), p_holm=pairs["p_holm"].map(format_p))
+
+
+def format_p(value: float) -> str:
+    """A p value as papers print it.
+
+    Examples
+    --------
+    >>> format_p(0.03456), format_p(0.0000321), format_p(float("nan"))
+    ('0.035', '<0.001', '-')
+    """
+    if np.isnan(value):
+        return "-"
+    return "<0.001" if value < 0.0005 else f"{value:.3f}"
+
+
+def compare_methods(
+    result: Result,
+    metric: str | None = None,
+    *,
+    level: float = 0.95,
+    stage: int | None = None,
+    **options: Any,
+) -> MethodComparison:
+    """Every method's mean with its interval, and every pair of methods tested run by run.
+
+    Parameters
+    ----------
+    metric
+        As in `Result.metric`, with its options; default: what sums up the runs, average accuracy.
+    level
+        Of the intervals: 0.95 holds the true mean in 95 of 100 such studies.
+
+    Examples
+    --------
+    >>> import engram
+    >>> stream = engram.class_incremental(engram.load("blobs"), classes_per_task=2)
+    >>> result = engram.run(stream, method=["Finetune", "ER"], epochs=2, seeds=3, device="cpu")
+    >>> found = result.compare()
+    >>> found.methods.columns.tolist()
+    ['runs', 'mean', 'low', 'high']
+    >>> found.pairs.index.tolist(), bool(found.pairs["p_holm"].iloc[0] < 0.05)
+    ([('ER', 'Finetune')], True)
+    """
+    if metric is None:
+        names = list(dict.fromkeys(map(average_name, result.figures))) or ["average_accuracy"]
+        if len(names) > 1:
+            raise bad("metric", f"one of {', '.join(names)}: the runs are judged by both", None)
+        metric = names[0]
+    values = result.metric(metric, stage=stage, **options)
+    streams = {
+        run.recipe: json.dumps(
+            result.recipes.get(run.recipe, {}).get("stream"), sort_keys=True, default=str
+        )
+        for run in result.runs
+    }
+    blocks = [(streams[run.recipe], run.seed, run.order) for run in result.runs]
+    return compare_blocks(metric, result.run_labels, blocks, values, level=level)
+
+
+def compare_blocks(
+    metric: str, names: list[str], blocks: list[Any], values: Any, *, level: float = 0.95
+) -> MethodComparison:
+    """The comparison of some runs: the name, the block and the value of each.
+
+    Runs of different names are pairs if they share a block; runs without a number are left out.
+
+    Examples
+    --------
+    >>> found = compare_blocks("accuracy", ["A", "A", "B", "B"], [0, 1, 0, 1], [0.9, 0.8, 0.5, 0.5])
+    >>> found.methods["mean"].round(2).to_dict(), found.pairs["difference"].round(2).to_dict()
+    ({'A': 0.85, 'B': 0.5}, {('A', 'B'): 0.35})
+    """
+    import pandas as pd
+
+    table = pd.DataFrame({"name": names, "block": blocks, "value": np.asarray(values, np.float64)})
+    known = table.dropna(subset=["value"])
+    order = list(dict.fromkeys(names))
+    means = known.groupby("name")["value"].mean().reindex(order)
+    order = list(means.sort_values(ascending=False, kind="stable", na_position="last").index)
+    by_name = {name: known.loc[known["name"] == name] for name in order}
+    rows = [_mean_row(by_name[name]["value"].to_numpy(), level) for name in order]
+    methods = pd.DataFrame(
+        rows, index=pd.Index(order, name="method"), columns=pd.Index(MEAN_COLUMNS)
+    )
+    by_block = {name: part.groupby("block")["value"].mean() for name, part in by_name.items()}
+    both = list(itertools.combinations(order, 2))
+    found = [_pair_row(by_block[a], by_block[b], level) for a, b in both]
+    sides = [[pair[side] for pair in both] for side in (0, 1)]
+    index = pd.MultiIndex.from_arrays(sides, names=["method", "against"])
+    pairs = pd.DataFrame(found, index=index, columns=pd.Index(PAIR_COLUMNS[:-1]))
+    return MethodComparison(metric, level, methods, pairs.assign(p_holm=_correct_known(pairs["p"])))
+
+
+def _mean_row(values: Any, level: float) -> tuple[int, float, float, float]:
+    from engram.metrics import t_interval
+
+    if not len(values):
+        return 0, np.nan, np.nan, np.nan
+    low, high, mean = t_interval(values, level=level)
+    return len(values), mean, low, high
+
+
+def _pair_row(a: Any, b: Any, level: float) -> tuple[int, float, float, float, float]:
+    from engram.metrics import compare
+
+    shared = a.index.intersection(b.index)
+    if not len(shared):
+        return 0, np.nan, np.nan, np.nan, np.nan
+    one = compare(a[shared].to_numpy(), b[shared].to_numpy(), level=level)
+    return len(shared), one.difference, one.low, one.high, one.p_value
+
+
+def _correct_known(p: Any) -> Any:
+    """Holm's correction of those that are known."""
+    from engram.metrics import holm
+
+    result = p.copy()
+    if p.notna().any():
+        result[p.notna()] = holm(p.dropna().to_numpy())
+    return result

@@ -1,0 +1,76 @@
+"""Facts about the software and device behind a run; nothing about whose machine it is."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from typing import Any
+
+_PACKAGES = (
+    "engram", "torch", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow", "safetensors",
+)  # fmt: skip
+
+
+def environment(device: Any = None, **timings: float) -> dict[str, Any]:
+    """Versions, device, git commit of the working directory, and timings in seconds.
+
+    Examples
+    --------
+    >>> facts = environment("cpu", training=12.5)
+    >>> facts["device"]["name"], facts["timings"]
+    ('cpu', {'training': 12.5})
+    """
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "packages": _versions(),
+        "device": _device(device),
+        "git": _git(os.getcwd()),
+        "timings": {name: float(seconds) for name, seconds in timings.items()},
+    }
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _device(device: Any) -> dict[str, Any]:
+    """Name and, where torch is loaded anyway, the model and threads of the device."""
+    name = "cpu" if device is None else str(device)
+    facts: dict[str, Any] = {"name": name, "cores": os.cpu_count()}
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return facts
+    facts["threads"] = torch.get_num_threads()
+    if name.startswith("cuda") and torch.cuda.is_available():
+        facts["model"] = torch.cuda.get_device_name(device)
+        facts["cuda"] = torch.version.cuda
+    return facts
+
+
+@functools.cache
+def _git(folder: str) -> dict[str, Any] | None:
+    """Commit and whether tracked files differ from it; None outside a git checkout."""
+    try:
+        commit = _ask_git(folder, "rev-parse", "HEAD")
+        changed = _ask_git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "changed": bool(changed)}
+
+
+def _ask_git(folder: str, *words: str) -> str:
+    command = ["git", "-C", folder, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()

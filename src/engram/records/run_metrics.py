@@ -1,0 +1,301 @@
+"""Metrics of a Result, one value per run: of its matrix, of its stored predictions, against
+chance or a reference.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.errors import RecordError, bad, check_choice, check_int, unknown
+from engram.records import head_views, run_arrays
+from engram.records.head_views import FIGURES, SET_SCORES
+from engram.records.label_tree import LABEL_VIEWS
+from engram.records.prediction_scoring import average_name, learning_name
+from engram.records.predictions import Prediction
+from engram.records.recompute import find_final_prediction
+from engram.records.run_arrays import Floats
+from engram.records.scored_items import EvaluationItems
+
+if TYPE_CHECKING:
+    from engram.records.result import Result
+
+MATRIX_METRICS = (
+    "average_accuracy", "forgetting", "backward_transfer", "learning_accuracy",
+    "forward_transfer", "intransigence", "forgetting_bound",
+)  # fmt: skip
+HELD_OUT = {"post_valid": "post_valid_score", "valid": "valid_score"}  # by kind of rows
+CURRENT_TASK = "current_task"  # the task just learnt
+ONLY_ACCURACY = ("average_accuracy", "learning_accuracy", "forward_transfer")
+
+
+def compute_metric(result: Result, name: str, *, stage: int | None, **options: Any) -> Floats:
+    """A matrix metric of every run, [run]; NaN for runs whose figure it is not about."""
+    from engram import metrics
+
+    if name in (*SET_SCORES, *LABEL_VIEWS, *HELD_OUT.values()):
+        return _overall_score(result, name, stage)
+    if name == CURRENT_TASK:
+        return _current_score(result, stage)
+    if name in PREDICTION_METRICS:
+        return compute_prediction_metric(result, name, stage=stage, **options)
+    learning = [learning_name(score) for score in SET_SCORES]
+    if name not in (*MATRIX_METRICS, *learning):
+        raise unknown(
+            "metric",
+            name,
+            (
+                *MATRIX_METRICS,
+                CURRENT_TASK,
+                *PREDICTION_METRICS,
+                *SET_SCORES,
+                *learning,
+                *LABEL_VIEWS,
+                *HELD_OUT.values(),
+            ),
+        )
+    function = metrics.learning_accuracy if name in learning else getattr(metrics, name)
+    # These read accuracies of tasks before they are learnt; pyCLAD's does where there are any.
+    ahead = name == "forward_transfer" or options.get("definition") == "first"
+    full = ahead or options.get("definition") == "pyclad"
+    matrix = result.full_matrix if full else result.matrix
+    values = np.full(len(result.runs), np.nan)
+    meant = _select_runs(result, name, ahead)
+    unseen = meets_new_classes(result) if name == "forward_transfer" else None
+    for tasks in np.unique(result.tasks[result.tasks > 0]):
+        rows = (result.tasks == tasks) & meant
+        if not rows.any():
+            continue
+        k = int(tasks) - 1 if stage is None else stage + (int(tasks) if stage < 0 else 0)
+        if not 0 <= k < tasks:
+            continue  # streams of fewer tasks have no such stage
+        local = _fill_options(result, name, rows, int(tasks), options)
+        reached = ~np.isnan(matrix[rows, : k + 1, : k + 1].diagonal(axis1=1, axis2=2)).any(axis=1)
+        if unseen is not None:  # 0 before it is learnt, by construction: no number at all
+            reached &= ~unseen[rows, : k + 1].any(axis=1)
+        if reached.any():
+            part = matrix[rows, :tasks, :tasks]
+            filled = _call_metric(function, part[reached], k, local, reached)
+            values[np.flatnonzero(rows)[reached]] = filled
+    return values
+
+
+def _select_runs(result: Result, name: str, ahead: bool) -> Any:
+    """[run] the runs that a metric is about; refused where it is about none of them."""
+    figures = np.array(result.figures, dtype=object)
+    if name not in MATRIX_METRICS:
+        return figures == name.removeprefix("learning_")
+    if name not in ONLY_ACCURACY and not ahead:
+        return np.ones(len(figures), np.bool_)
+    meant = figures == FIGURES[0]
+    if len(figures) and not meant.any():
+        if ahead:
+            expected = "one that reads no task before it is learnt: its labels are not open yet"
+            raise bad(*(("definition", expected, "first") if name == "forgetting" else
+                        ("metric", expected, name)))  # fmt: skip
+        instead = (average_name, learning_name)[name == "learning_accuracy"](result.figures[0])
+        raise bad("metric", f"{instead}, because the runs are judged by sets of labels", name)
+    return meant
+
+
+def _overall_score(result: Result, name: str, stage: int | None) -> Floats:
+    """[run] a score over all rows of the tasks so far; of label sets, each row counted once."""
+    frame, arranged = result._frame, result._arranged
+    last = result.tasks - 1
+    if stage is not None:
+        last = np.where(stage < 0, result.tasks + stage, stage)
+    if name in HELD_OUT.values():  # in the stream's own head view alone
+        wanted = run_arrays.end_of_stage_rows(frame, name)
+    else:
+        wanted = run_arrays.own_rows(frame, arranged, name, result.heads)
+    wanted &= (frame["task"].to_numpy() == -1) & (frame["stage"].to_numpy() == last[arranged.run])
+    values = np.full(len(arranged.runs), np.nan)
+    values[arranged.run[wanted]] = frame["value"].to_numpy()[wanted]
+    return values
+
+
+def _current_score(result: Result, stage: int | None) -> Floats:
+    """[run] how well the task of a stage is known right after it."""
+    last = result.tasks - 1 if stage is None else np.where(stage < 0, result.tasks + stage, stage)
+    inside = (last >= 0) & (last < result.tasks)
+    place = np.where(inside, last, 0)
+    found = result.matrix[np.arange(len(place)), place, place] if result.matrix.size else np.nan
+    return np.asarray(np.where(inside, found, np.nan))
+
+
+def recorded_views(result: Result) -> list[str]:
+    """The views of label sets that the records hold."""
+    known = set(result._frame["metric"].cat.categories)
+    return [name for name in LABEL_VIEWS if name in known]
+
+
+def _call_metric(function: Any, matrix: Floats, k: int, options: dict[str, Any], rows: Any) -> Any:
+    per_run = {
+        key: value[rows] if isinstance(value, np.ndarray) and value.ndim == 2 else value
+        for key, value in options.items()
+    }
+    return function(matrix, stage=k, **per_run)
+
+
+def _fill_options(
+    result: Result, name: str, rows: Any, tasks: int, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The options of a metric, with what can be taken from the records filled in."""
+    local = dict(options)
+    if name == "forward_transfer" and "chance" not in local:
+        local["chance"] = chance_accuracies(result)[rows, :tasks]
+    if name == "intransigence":
+        reference = local.get("reference")
+        if reference is None:
+            raise bad("reference", "accuracies per stage, or the Result of joint training", None)
+        if hasattr(reference, "matrix"):  # a Result
+            local["reference"] = joint_accuracies(result, reference, rows)
+    return local
+
+
+# ------------------------------------------------------------------------------------------------
+# Metrics of stored predictions and scores, over the test rows of all tasks so far.
+
+
+F1, TOP_K = "f1_score", "top_k_accuracy"
+PREDICTION_METRICS = (F1, TOP_K)
+
+
+def compute_prediction_metric(
+    result: Result, name: str, *, stage: int | None, **options: Any
+) -> Floats:
+    """[run] a metric of `PREDICTION_METRICS`; NaN for runs without that stage."""
+    compute, option = (_f1, "average") if name == F1 else (_top_k, "k")
+    for given in options:
+        check_choice(f"option of {name}", given, [option])
+    values = np.full(len(result.runs), np.nan)
+    for number, head in enumerate(result.heads):
+        found = find_final_prediction(result, number, stage)
+        if found is None:
+            continue
+        k, items, kept = found
+        if items.multilabel:
+            expected = "hierarchical_f1 or another score of sets, because rows have sets of labels"
+            raise bad("metric", expected, name)
+        values[number] = compute(kept, items, k, head, **options)
+    return values
+
+
+def _f1(
+    kept: Prediction, items: EvaluationItems, stage: int, head: str, *, average: str = "macro"
+) -> float:
+    from engram import metrics
+
+    seen = items.counted(stage)
+    said = kept.predicted(items, head=head)[seen]
+    return float(metrics.f1_score(items.targets[seen, 0], said, average=average))
+
+
+def _top_k(kept: Prediction, items: EvaluationItems, stage: int, head: str, *, k: int = 5) -> float:
+    """NaN where k or fewer classes compete for a row: each answer would be right."""
+    from engram import metrics
+
+    check_int("k", k, low=1)
+    if kept.scores is None:
+        run = (kept.key.recipe, kept.key.seed, kept.key.order)
+        raise RecordError(f'{run}: only labels were kept; {TOP_K} needs keep="scores"')
+    seen = items.counted(stage)
+    among = head_views.open_columns(items, stage=stage, head=head)[seen]
+    if not len(among) or among.sum(axis=1).min() <= k:
+        return float("nan")
+    scores = np.where(among, np.fmax(kept.full()[seen], np.finfo(np.float64).min), -np.inf)
+    # stored scores are rounded; which was the highest was decided before
+    scores[np.arange(len(scores)), kept.predicted(items, head=head)[seen]] = np.inf
+    return float(metrics.top_k_accuracy(scores, items.targets[seen, 0], k=k))
+
+
+# ------------------------------------------------------------------------------------------------
+# What some metrics compare a run with: chance, and a reference trained on all tasks at once.
+
+
+NO_FORWARD_TRANSFER = (
+    "forward_transfer: not defined where a task has new classes and all classes seen compete "
+    "(single head): no class that was never seen can be the answer. The multi-head view has it."
+)
+
+
+def recorded_chance(result: Result) -> Floats:
+    """[run, task] accuracy of guessing from the chance rows, NaN where none were recorded."""
+    frame, arranged = result._frame, result._arranged
+    wanted = run_arrays.own_rows(frame, arranged, "chance", result.heads)
+    values = np.full((len(arranged.runs), result.matrix.shape[-1]), np.nan)
+    # Where every run diverged in its first task, chance was recorded and no accuracy was.
+    wanted &= frame["task"].to_numpy() < values.shape[1]
+    task = frame["task"].to_numpy()[wanted]
+    values[arranged.run[wanted], task] = frame["value"].to_numpy()[wanted]
+    return values
+
+
+def chance_accuracies(result: Result) -> Floats:
+    """[run, task] accuracy of guessing; refused where none was recorded."""
+    values = recorded_chance(result)
+    if np.isnan(values).all():
+        raise bad("chance", "accuracies of guessing, since none were recorded", None)
+    return values
+
+
+def meets_new_classes(result: Result) -> npt.NDArray[np.bool_]:
+    """[run, task] whether a task is the first to show a class, in the single-head view.
+
+    Chance there is one over the number of open classes: it falls where classes open.
+    """
+    values = recorded_chance(result)
+    fallen = np.zeros(values.shape, np.bool_)
+    fallen[:, 1:] = values[:, 1:] < values[:, :-1]  # False for NaN
+    single = np.array([head == "single" for head in result.heads], np.bool_)
+    return fallen & single[:, None]
+
+
+def pair_by_seed(seeds: Floats, reference_seeds: Floats, reference: Floats) -> Floats:
+    """[run, stage] the reference run [r, stage] of each run's seed; their mean if seeds differ.
+
+    Examples
+    --------
+    >>> reference = np.array([[0.9], [0.7]])
+    >>> pair_by_seed(np.array([1, 0]), np.array([0, 1]), reference).tolist()
+    [[0.7], [0.9]]
+    >>> pair_by_seed(np.array([5]), np.array([0, 1]), reference).tolist()
+    [[0.8]]
+    """
+    if not set(seeds.tolist()) <= set(reference_seeds.tolist()):
+        return np.tile(reference.mean(axis=0), (len(seeds), 1))
+    return np.stack([reference[reference_seeds == seed].mean(axis=0) for seed in seeds])
+
+
+def joint_accuracies(result: Result, reference: Result, rows: npt.NDArray[np.bool_]) -> Floats:
+    """[run, stage] accuracy of the reference on the newest task, for the chosen runs of a result.
+
+    Run by run: same seed, same order. Where the seeds differ, the mean over the reference's, which
+    a warning says.
+    """
+    tasks = int(result.tasks[rows][0])
+    fits = reference.tasks == tasks
+    if not fits.any():
+        raise bad("reference", f"runs over {tasks} tasks", reference)
+    own = np.diagonal(reference.matrix[fits][:, :tasks, :tasks], axis1=1, axis2=2)
+    mine = [run for run, chosen in zip(result.runs, rows, strict=True) if chosen]
+    theirs = [run for run, chosen in zip(reference.runs, fits, strict=True) if chosen]
+    found = np.empty((len(mine), tasks))
+    for recipe, order in dict.fromkeys((run.recipe, run.order) for run in mine):
+        here = np.array([run.recipe == recipe and run.order == order for run in mine])
+        there = np.array([run.order == order for run in theirs])
+        if not there.any():
+            raise bad("reference", f"runs of the order {order!r}", reference)
+        seeds = np.array([run.seed for run in mine])[here]
+        known = np.array([run.seed for run in theirs])[there]
+        if missing := sorted({*seeds.tolist()} - {*known.tolist()}):
+            warnings.warn(
+                f"intransigence: the reference has no runs of seeds {missing}: the mean over its "
+                f"seeds {sorted({*known.tolist()})} is taken",
+                stacklevel=5,
+            )
+        found[here] = pair_by_seed(seeds, known, own[there])
+    return found

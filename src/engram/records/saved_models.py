@@ -1,0 +1,102 @@
+"""The models that runs leave: which one is meant, and why there is none."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from engram.errors import RecordError, bad, unknown
+from engram.io import atomic_write
+from engram.records.run_arrays import RunKey
+
+if TYPE_CHECKING:
+    from engram.records.result import Result
+    from engram.records.run_directory import RunDirectory
+
+
+class ModelInMemory(Protocol):
+    """A model that is not on disk."""
+
+    def save(self, path: Path) -> Path:
+        """Write it to a file."""
+
+    def opened(self, learner: Any, **options: Any) -> Any:
+        """A learner (of that class) with it."""
+
+
+ModelLocation = Path | ModelInMemory
+ModelSource = Callable[[RunKey], ModelLocation | None]
+MODEL_FILE = "model.engram"
+
+
+def load_model(
+    result: Result, label: str | None, seed: int | None, order: str | None, **options: Any
+) -> Any:
+    """See `Result.model`."""
+    run = find_run(result, label, seed, order)
+    kept = result.kept_model(run)
+    if kept is None:
+        raise RecordError(_explain_missing_model(result, run))
+    # by name: a result is read without torch, and only who wants a network loads what trains one
+    learner = import_module("engram.deploy.deployed_learner").Learner
+    return (
+        learner.load(kept, **options) if isinstance(kept, Path) else kept.opened(learner, **options)
+    )
+
+
+def save_models(result: Result, folder: RunDirectory) -> None:
+    """Copy the models of a result into a run directory."""
+    for run in result.runs:
+        kept, own = result.kept_model(run), folder.checkpoint_path(*run)
+        if kept is None or (own / MODEL_FILE).exists():
+            continue
+        own.mkdir(parents=True, exist_ok=True)
+        if isinstance(kept, Path):
+            with atomic_write(own / MODEL_FILE) as temporary:
+                shutil.copyfile(kept, temporary)
+        else:
+            kept.save(own / MODEL_FILE)
+
+
+def find_run(
+    result: Result, label: str | None, seed: int | None, order: str | None
+) -> RunKey:  # fmt: skip
+    """The one run that is meant; what is not said must be the same in all."""
+    runs = list(zip(result.runs, result.run_labels, strict=True))
+    if not runs:
+        raise RecordError("the result has no runs")
+    wanted = {"label": label, "seed": seed, "order": order}
+    for name, value in wanted.items():
+        have = sorted({str(_run_property(name, *one)) for one in runs})
+        if value is not None and str(value) not in have:
+            if name == "label":
+                raise unknown(name, value, have)
+            raise bad(name, f"one of {', '.join(have)}", value)
+        if value is None and name == "label" and len(have) > 1:
+            raise bad(name, f"which run is meant: {', '.join(have)}", None)
+        if value is not None:
+            runs = [one for one in runs if str(_run_property(name, *one)) == str(value)]
+            if not runs:
+                raise bad(name, "an existing run with the other values given", value)
+    return runs[0][0]  # of several seeds, the first
+
+
+def _run_property(name: str, run: RunKey, label: str) -> Any:
+    return label if name == "label" else getattr(run, name)
+
+
+def _explain_missing_model(result: Result, run: RunKey) -> str:
+    """Why a run has left no model, and how to get one."""
+    keep = result.recipes.get(run.recipe, {}).get("keep")
+    what = f"the model of run {run.recipe}, seed {run.seed}, was not kept"
+    if run in result.diverged:
+        return f"{what}: the run diverged"
+    if keep == "counts":
+        return f"{what}, because of keep='counts'; run it with keep='scores' (--keep scores)"
+    return (
+        f"{what}: the run is not finished, or trained beside "
+        f"more than 32 others; run it again on its own, with seeds=[{run.seed}] and out=DIR"
+    )

@@ -1,0 +1,468 @@
+"""From the long table to one row per run and one per method: metrics, costs, and the entries of
+the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from engram import metrics
+from engram.metrics.tolerance import merge_ties
+from engram.records.confusion import FinalAnswers
+from engram.records.head_views import FIGURES, SET_SCORES
+from engram.records.novelty_records import Familiarity, FeatureSample
+from engram.records.prediction_scoring import SCORE_WORDS
+from engram.records.probe_arrays import GeneratedPictures
+from engram.records.run_metrics import pair_by_seed
+from engram.report.recipe_facts import is_reference, stream_name, trains_on_past
+from engram.report.report_inputs import ReportInput
+
+# ------------------------------------------------------------------------------------------------
+# The data-access ledger, whatever its depth: who read what, summed over stages and runs.
+
+
+_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{12}(?![0-9a-f])")
+_IDENTITY = ("recipe", "run", "seed", "order")  # keys that say whose ledger it is
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One entry: the recipe it belongs to (empty if unknown), where it stood, and its value."""
+
+    recipe: str
+    path: tuple[str, ...]
+    value: Any
+
+
+def ledger_entries(ledger: Mapping[str, Any], recipes: Collection[str]) -> list[LedgerEntry]:
+    """All entries of a ledger; of those written twice for the same run and stage, the last.
+
+    Examples
+    --------
+    >>> ledger = {
+    ...     "part-1": {"0a1b2c3d4e5f-0-": {"0": {"train": 64}}},
+    ...     "part-2": {"0a1b2c3d4e5f-0-": {"0": {"train": 64}, "1": {"train": 32}}},
+    ... }
+    >>> [(e.path, e.value) for e in ledger_entries(ledger, ["0a1b2c3d4e5f"])]
+    [(('0a1b2c3d4e5f-0-', '0', 'train'), 64), (('0a1b2c3d4e5f-0-', '1', 'train'), 32)]
+    """
+    found: dict[tuple[str, ...], LedgerEntry] = {}
+    known = frozenset(recipes)
+    for entry in _walk_ledger(ledger, (), "", known):
+        # A run is written in several parts: which part is no part of what was read.
+        start = next((i for i, word in enumerate(entry.path) if _find_recipe(word, known)), 0)
+        path = entry.path[start:]
+        found[path] = LedgerEntry(entry.recipe, path, entry.value)
+    return list(found.values())
+
+
+def _find_recipe(word: str, known: Collection[str]) -> str:
+    if word in known:
+        return word
+    return next((match for match in _ID.findall(word) if match in known), "")
+
+
+def _walk_ledger(
+    value: Any, path: tuple[str, ...], recipe: str, known: Collection[str]
+) -> Iterator[LedgerEntry]:
+    if isinstance(value, Mapping):
+        identity = [str(value[key]) for key in _IDENTITY if key in value]
+        told = next(filter(None, (_find_recipe(word, known) for word in identity)), "")
+        if told:
+            path = (*path, "-".join(identity))
+        for key, inner in value.items():
+            if not (told and key in _IDENTITY):
+                owner = told or _find_recipe(str(key), known) or recipe
+                yield from _walk_ledger(inner, (*path, str(key)), owner, known)
+    elif isinstance(value, (list, tuple)) and any(isinstance(v, Mapping) for v in value):
+        for number, inner in enumerate(value):
+            yield from _walk_ledger(inner, (*path, str(number)), recipe, known)
+    else:
+        yield LedgerEntry(recipe, path, value)
+
+
+def readers_of_the_past(ledger: Mapping[str, Any], recipes: Collection[str]) -> set[str]:
+    """Recipes whose ledger shows rows of earlier tasks that were not kept.
+
+    Examples
+    --------
+    >>> readers_of_the_past({"0a1b2c3d4e5f-0-": {"1": {"past": 3}}}, ["0a1b2c3d4e5f"])
+    {'0a1b2c3d4e5f'}
+    """
+    return {
+        entry.recipe
+        for entry in ledger_entries(ledger, recipes)
+        if entry.recipe and (
+            (entry.path[-1] == "past" and _is_count(entry.value) and entry.value > 0)
+            or (entry.path[-1] == "reads" and entry.value == "past")
+        )
+    }  # fmt: skip
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def sum_ledger_entries(
+    ledger: Mapping[str, Any], names: Mapping[str, str]
+) -> list[tuple[str, str, str, float | None]]:
+    """Rows of (method, entry, text, number): counts summed per recipe, then what is no number.
+
+    Parameters
+    ----------
+    names
+        Recipe id to the name of its method.
+    """
+    sums: dict[tuple[str, str], float] = {}
+    texts: dict[tuple[str, str], dict[str, None]] = {}
+    for entry in ledger_entries(ledger, names):
+        name = names.get(entry.recipe, "")
+        if name and entry.path[-1] == "label":
+            continue  # the name again
+        key = (name, entry.path[-1]) if name else ("", " / ".join(entry.path))
+        if _is_count(entry.value):
+            sums[key] = sums.get(key, 0) + entry.value
+        else:
+            value = entry.value
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            texts.setdefault(key, {})[text] = None
+    rows: list[tuple[str, str, str, float | None]] = [
+        (*key, f"{total:,.12g}", float(total)) for key, total in sums.items()
+    ]
+    rows += [(*key, ", ".join(list(each)[:5]), None) for key, each in texts.items()]
+    order = list(dict.fromkeys(name for name, *_ in rows))
+    return sorted(rows, key=lambda row: order.index(row[0]))
+
+
+# ------------------------------------------------------------------------------------------------
+# What each run cost, from the long table.
+
+
+RUN_COLUMNS = ["name", "seed", "order"]
+BYTES_BESIDE_MEMORY = (
+    "state_bytes",
+    "network_bytes",
+    "buffer_bytes",
+    "optimizer_bytes",
+)  # the memory
+COSTS = ("seconds", "kept_bytes", *BYTES_BESIDE_MEMORY, "memory_items", "parameters")
+
+
+def summarize_costs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Seconds summed over stages; what the run holds at its last stage."""
+    # Beside the network that is trained; what is read of earlier tasks must be at hand as well.
+    kept = ["state_bytes", "network_bytes", "memory_bytes", "past_bytes"]
+    names = (*COSTS, "memory_bytes", "past_items", "past_bytes")
+    wanted = [name for name in names if name != "kept_bytes"]
+    rows = frame[frame["metric"].isin(wanted)].sort_values("stage", kind="stable")
+    rows = rows.astype({"name": str, "order": str, "metric": str})
+    last = rows.drop_duplicates([*RUN_COLUMNS, "metric"], keep="last")
+    table = last.pivot_table(index=RUN_COLUMNS, columns="metric", values="value")
+    table = table.reindex(columns=wanted)
+    seconds = rows[rows["metric"] == "seconds"].groupby(RUN_COLUMNS)["value"].sum()
+    table["seconds"] = seconds.reindex(table.index)
+    table["kept_bytes"] = table[kept].sum(axis=1, min_count=1)
+    table["memory_items"] = table[["memory_items", "past_items"]].sum(axis=1, min_count=1)
+    return table[list(COSTS)].reset_index()
+
+
+__all__ = [
+    "BYTES_BESIDE_MEMORY",
+    "COSTS",
+    "DEFINITIONS",
+    "RUN_COLUMNS",
+    "METRICS_WITH_SPREAD",
+    "ReportData",
+    "Floats",
+    "build_report_data",
+    "add_unique_names",
+]
+
+Floats = npt.NDArray[np.float64]
+
+# Definitions that any matrix supports; "first" needs accuracies of tasks before they are learnt.
+DEFINITIONS = ("max", "diagonal", "all", "mean_T", "mammoth", "libcontinual", "cglb", "pyclad")
+METRICS_WITH_SPREAD = (
+    "average_accuracy", *(f"forgetting/{d}" for d in DEFINITIONS), "backward_transfer",
+    "learning_accuracy", "intransigence", "bound", "distance", *COSTS,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """All aggregates a report needs.
+
+    Where rows carry sets of labels, their figure (the precision-weighted Jaccard score) stands in
+    the place of accuracies, and its value over all test rows, each once, in that of their average;
+    `figure` and `average` say what to call them.
+
+    Parameters
+    ----------
+    frame
+        The long table with one more column, `name`: the label, made unique per recipe.
+    runs
+        One row per run and head view with its summary metrics.
+    methods
+        One row per name and head view: mean and `<metric>_std` over finished runs, rank, counts.
+    matrices
+        `(name, head)` to accuracies `[run, stage, task]` of the finished runs.
+    pictures, classes
+        What generators drew, and the names of classes.
+    novelty, familiarity, alarms, features, samples, answers, recipes
+        What detectors found, features of the sets of items, and more, see `ReportInput`.
+    """
+
+    frame: pd.DataFrame
+    runs: pd.DataFrame
+    methods: pd.DataFrame
+    matrices: dict[tuple[str, str], Floats]
+    pictures: Sequence[GeneratedPictures] = ()
+    classes: Mapping[int, str] = field(default_factory=dict)
+    novelty: pd.DataFrame = field(default_factory=pd.DataFrame)
+    familiarity: Sequence[Familiarity] = ()
+    alarms: pd.DataFrame = field(default_factory=pd.DataFrame)
+    features: pd.DataFrame = field(default_factory=pd.DataFrame)
+    samples: Sequence[FeatureSample] = ()
+    tuned: Sequence[str] = ()  # what was chosen for tuned detectors, in words
+    answers: Sequence[FinalAnswers] = ()
+    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The name of each recipe."""
+        pairs = self.frame[["recipe", "name"]].drop_duplicates("recipe").astype(str)
+        return dict(zip(pairs["recipe"], pairs["name"], strict=True))
+
+    def by_name(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table by recipe with the column `name` as well."""
+        return table.assign(name=[self.names[one] for one in table["recipe"]], head="")
+
+    @property
+    def figure(self) -> str:
+        """What the runs are judged by, in words."""
+        return " or ".join(SCORE_WORDS[name] for name in self._figures)
+
+    @property
+    def average(self) -> str:
+        """What sums up a run, in words."""
+        words = {**SCORE_WORDS, "accuracy": "average accuracy"}
+        return " or ".join(words[name] for name in self._figures)
+
+    @property
+    def learning(self) -> str:
+        """What a task just learnt is judged by, in words."""
+        return " or ".join(f"learning {SCORE_WORDS[name]}" for name in self._figures)
+
+    @property
+    def only_accuracy(self) -> bool:
+        return self._figures == ["accuracy"]
+
+    @property
+    def _figures(self) -> list[str]:
+        known = set(self.runs["figure"].unique())
+        return [name for name in FIGURES if name in known] or ["accuracy"]
+
+
+def build_report_data(inputs: ReportInput) -> ReportData:
+    """Aggregate the long table of `inputs`."""
+    frame = add_unique_names(inputs.frame)
+    runs, arrays = _run_rows(frame, inputs.recipes)
+    runs = _add_overall_scores(_add_metrics(runs, arrays, inputs), frame)
+    runs = runs.merge(summarize_costs(frame), on=RUN_COLUMNS, how="left")
+    finished = runs[runs["finished"]]
+    tasks, where = finished["tasks"].to_numpy(), finished.index.to_numpy()
+    groups: dict[Any, Any] = finished.groupby(["name", "head"]).indices
+    matrices = {
+        (str(name), str(head)): _crop_matrices(arrays[where[places]], int(tasks[places[0]]))
+        for (name, head), places in groups.items()
+    }
+    methods = _method_rows(runs, frame, inputs)
+    return ReportData(
+        frame, runs, methods, matrices, inputs.pictures, inputs.classes, inputs.novelty,
+        inputs.familiarity, inputs.alarms, inputs.features, inputs.samples, inputs.tuned,
+        inputs.answers, inputs.recipes,
+    )  # fmt: skip
+
+
+def add_unique_names(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with texts as categories and a column `name`, unique per recipe.
+
+    Two recipes may carry the same label (a method on two streams); their numbers must not be mixed.
+    """
+    whole = dict.fromkeys(("seed", "stage", "step", "task", "cls"), np.int32)
+    result = frame[[*whole, "value"]].astype({**whole, "value": np.float64})
+    for column in ("recipe", "label", "order", "head", "metric"):
+        result[column] = frame[column].astype(str).astype("category")
+    groups = result.groupby(["label", "recipe"], observed=True, sort=True)
+    codes = groups.ngroup().to_numpy()
+    pairs = [(str(label), str(recipe)) for label, recipe in groups.size().index]
+    uses = Counter(label for label, _ in pairs)
+    texts = [f"{la} [{re[:8]}]" if uses[la] > 1 else la for la, re in pairs]
+    categories = sorted(set(texts))
+    position = {text: i for i, text in enumerate(categories)}
+    place = np.array([position[text] for text in texts], np.int64)
+    result["name"] = pd.Categorical.from_codes(place[codes], categories=pd.Index(categories))
+    return result
+
+
+def _run_rows(
+    frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any]]
+) -> tuple[pd.DataFrame, Floats]:
+    """One row per run and head view, and its matrix `[run, stage, task]` at the same position."""
+    rows = frame[frame["metric"].isin(FIGURES) & (frame["step"] == -1) & (frame["task"] >= 0)]
+    keys = [*RUN_COLUMNS, "head", "recipe"]
+    code = rows.groupby(keys, observed=True, sort=True).ngroup().to_numpy()
+    runs = rows.assign(code=code).drop_duplicates("code").sort_values("code")[[*keys, "metric"]]
+    texts = dict.fromkeys(("name", "order", "head", "recipe", "metric"), str)
+    runs = runs.reset_index(drop=True).astype(texts).rename(columns={"metric": "figure"})
+    size = int(max(rows["stage"].max(), rows["task"].max())) + 1 if len(rows) else 1
+    arrays = np.full((len(runs), size, size), np.nan)
+    arrays[code, rows["stage"].to_numpy(), rows["task"].to_numpy()] = rows["value"].to_numpy()
+    by_code = rows.groupby(code)
+    runs["stages"] = by_code["stage"].max().to_numpy() + 1 if len(rows) else 0
+    tasks = by_code["task"].max() + 1 if len(rows) else pd.Series(dtype=int)
+    runs["tasks"] = tasks.to_numpy()
+    runs["tasks"] = runs.groupby(["name", "head"])["tasks"].transform("max")
+    runs["diverged"] = _diverged_runs(frame, runs)
+    runs["finished"] = (runs["stages"] >= runs["tasks"]) & ~runs["diverged"]
+    runs["stream"] = [stream_name(recipes.get(recipe, {})) for recipe in runs["recipe"]]
+    return runs, arrays
+
+
+def _diverged_runs(frame: pd.DataFrame, runs: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    rows = frame[(frame["metric"] == "diverged") & (frame["value"] > 0)]
+    bad = {tuple(row) for row in rows[RUN_COLUMNS].astype({"name": str, "order": str}).to_numpy()}
+    return np.array([tuple(row) in bad for row in runs[RUN_COLUMNS].to_numpy()], np.bool_)
+
+
+def _crop_matrices(arrays: Floats, tasks: int) -> Floats:
+    return arrays[:, :tasks, :tasks]
+
+
+def _add_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd.DataFrame:
+    """Summary metrics of every finished run; the others stay NaN and are counted, not averaged."""
+    wanted = [c for c in METRICS_WITH_SPREAD if c not in COSTS]
+    runs = runs.assign(**dict.fromkeys(wanted, np.nan))
+    past = readers_of_the_past(inputs.ledger, set(runs["recipe"])) | {
+        recipe for recipe in set(runs["recipe"]) if trains_on_past(recipe, inputs.recipes)
+    }
+    runs["reads_past"] = runs["recipe"].isin(past)
+    for _, rows in runs[runs["finished"]].groupby("tasks"):
+        where, tasks = rows.index, int(rows["tasks"].iloc[0])
+        matrix = _crop_matrices(arrays[where.to_numpy()], tasks)  # [run, stage, task]
+        lower = np.where(np.tril(np.ones(matrix.shape[-2:], np.bool_)), matrix, np.nan)
+        runs.loc[where, "average_accuracy"] = metrics.average_accuracy(lower)
+        runs.loc[where, "backward_transfer"] = metrics.backward_transfer(lower)
+        runs.loc[where, "learning_accuracy"] = metrics.learning_accuracy(lower)
+        runs.loc[where, "bound"] = metrics.forgetting_bound(lower)
+        for definition in DEFINITIONS:
+            seen = matrix if definition == "pyclad" else lower  # it reads what was before a task
+            values = metrics.forgetting(seen, definition=definition)
+            runs.loc[where, f"forgetting/{definition}"] = values
+        runs.loc[where, "intransigence"] = _intransigence(rows, lower, inputs)
+    runs["distance"] = np.hypot(runs["forgetting/max"], runs["intransigence"])
+    return runs
+
+
+def _add_overall_scores(runs: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """Label sets are summed up over all test rows of the tasks so far, each once."""
+    sets = runs["finished"] & runs["figure"].isin(SET_SCORES)
+    if not sets.any():
+        return runs
+    chosen = runs[sets]
+    values = overall_scores(frame, chosen, chosen["tasks"] - 1)
+    return runs.assign(average_accuracy=runs["average_accuracy"].where(~sets)).fillna(
+        {"average_accuracy": pd.Series(values, index=chosen.index)}
+    )
+
+
+def _intransigence(rows: pd.DataFrame, matrix: Floats, inputs: ReportInput) -> Floats:
+    """Against joint runs of the same stream, order and view; NaN where there are none.
+
+    Seed by seed, or against the mean over the reference's seeds where they differ.
+    """
+    result = np.full(len(rows), np.nan)
+    seeds, recipes = rows["seed"].to_numpy(), rows["recipe"].to_numpy(str)
+    joint = np.array([is_reference(r, inputs.recipes) for r in rows["recipe"]], np.bool_)
+    group = rows.groupby(["stream", "order", "head"], sort=False).ngroup().to_numpy()
+    for number in np.unique(group):
+        places = np.flatnonzero(group == number)
+        reference = places[joint[places]]
+        if len(reference):
+            own = np.diagonal(matrix[reference], axis1=-2, axis2=-1)  # [run, stage]
+            for recipe in np.unique(recipes[places]):
+                mine = places[recipes[places] == recipe]
+                joint_of = pair_by_seed(seeds[mine], seeds[reference], own)
+                result[mine] = metrics.intransigence(matrix[mine], joint_of)
+    return result
+
+
+def _method_rows(runs: pd.DataFrame, frame: pd.DataFrame, inputs: ReportInput) -> pd.DataFrame:
+    """One row per name and head; a name none of whose runs got as far as a stage has one too."""
+    keys = ["name", "head"]
+    groups = runs[runs["finished"]].groupby(keys)[list(METRICS_WITH_SPREAD)]
+    whole = runs.groupby(keys).agg(
+        stream=("stream", "first"), tasks=("tasks", "first"), recipe=("recipe", "first"),
+        reads_past=("reads_past", "first"), finished=("finished", "sum"),
+    )  # fmt: skip
+    table = whole.join(groups.mean()).join(groups.std(ddof=1).add_suffix("_std")).reset_index()
+    table = pd.concat([table, _runs_without_results(frame, runs, inputs)], ignore_index=True)
+    everyone = frame.drop_duplicates(RUN_COLUMNS)
+    lost = frame[(frame["metric"] == "diverged") & (frame["value"] > 0)].drop_duplicates(
+        RUN_COLUMNS
+    )
+    for column, rows in (("runs", everyone), ("diverged", lost)):
+        counts = rows["name"].astype(str).value_counts()
+        table[column] = table["name"].map(counts).fillna(0).astype(int)
+    table["unfinished"] = table["runs"] - table["finished"].astype(int) - table["diverged"]
+    fair = table["average_accuracy"].where(~table["reads_past"].astype(bool))
+    fair = pd.Series(merge_ties(fair.to_numpy(float)), index=fair.index)
+    by_stream = fair.groupby([table["stream"], table["head"]])
+    table["rank"] = by_stream.rank(ascending=False, method="min")
+    order = ["stream", "head", "average_accuracy"]
+    return table.sort_values(order, ascending=[True, True, False]).reset_index(drop=True)
+
+
+def _runs_without_results(
+    frame: pd.DataFrame, runs: pd.DataFrame, inputs: ReportInput
+) -> pd.DataFrame:
+    """Rows for the names without any accuracy."""
+    pairs = frame[["name", "recipe"]].drop_duplicates("name").astype(str)
+    pairs = pairs[~pairs["name"].isin(runs["name"])]
+    return pd.DataFrame(
+        {
+            "name": pairs["name"].astype(object), "recipe": pairs["recipe"].astype(object),
+            "head": "", "tasks": 0, "finished": 0,
+            "stream": [stream_name(inputs.recipes.get(r, {})) for r in pairs["recipe"]],
+            "reads_past": [trains_on_past(r, inputs.recipes) for r in pairs["recipe"]],
+        }
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# What sums up runs over label sets: one score over the test rows of all tasks so far.
+
+
+KEYS = [*RUN_COLUMNS, "head", "metric", "stage"]
+
+
+def overall_scores(frame: pd.DataFrame, runs: pd.DataFrame, stage: Any) -> npt.NDArray[np.float64]:
+    """[run] the figure of each run after a stage, every test row counted once.
+
+    It is not the mean of the scores of the tasks, which share rows and differ in size.
+    """
+    rows = frame[frame["metric"].isin(SET_SCORES) & (frame["step"] == -1) & (frame["task"] == -1)]
+    rows = rows.astype({"name": str, "order": str, "head": str, "metric": str})
+    known = rows.drop_duplicates(KEYS, keep="last").set_index(KEYS)["value"]
+    place = runs.assign(metric=runs["figure"], stage=stage)[KEYS]
+    return known.reindex(pd.MultiIndex.from_frame(place)).to_numpy(np.float64)

@@ -1,0 +1,349 @@
+"""Every table of a report, filled from its aggregates: summary, tasks, orders, costs,
+comparisons, ledger.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from engram.errors import check_choice
+from engram.io import make_folders, write_text
+from engram.records.method_comparison import compare_blocks
+from engram.report.class_figures import calibration_table, class_table
+from engram.report.diagnostics import Finding, diagnose
+from engram.report.novelty_figures import novelty_table
+from engram.report.plot_tables import describe_streams, final_accuracies, order_disparities
+from engram.report.probe_figures import probe_table
+from engram.report.recipe_facts import distinguish_streams
+from engram.report.report_data import (
+    BYTES_BESIDE_MEMORY,
+    COSTS,
+    ReportData,
+    build_report_data,
+    sum_ledger_entries,
+)
+from engram.report.report_inputs import ReportInput
+from engram.report.table import FORMATS, Column, Table, render_table
+
+MOST_ROWS = 1000  # of one table on the page; written tables are complete
+MOST_TASKS = 20
+
+METHOD_COLUMN = Column("name", "Method")
+STATE_COLUMNS = ("State, MiB", "Networks, MiB", "Buffers, MiB", "Optimiser, MiB")
+VIEW_COLUMN = Column(
+    "head", "View", help="single: all classes compete; multi: the task id is given"
+)
+
+
+def _capitalize(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def summary_table(digest: ReportData) -> Table:
+    """Methods by rank, with mean ± std of the summary metrics."""
+    frame = digest.methods.copy()
+    frame["rank_text"] = [
+        "ref." if past else "–" if pd.isna(rank) else str(int(rank))
+        for past, rank in zip(frame.get("reads_past", []), frame.get("rank", []), strict=True)
+    ]
+    columns = [Column("rank_text", "Rank", "rank"), METHOD_COLUMN]
+    if frame["stream"].nunique() > 1:
+        short = distinguish_streams(digest.recipes.get(one, {}) for one in frame["recipe"])
+        frame["stream_text"] = frame["stream"].map(short)
+        columns.append(Column("stream_text", "Stream"))
+    if frame["head"].nunique() > 1:
+        columns.append(VIEW_COLUMN)
+    columns += [
+        Column("average_accuracy", _capitalize(digest.average), "spread", best="max"),
+        Column("forgetting/max", "Forgetting", "spread", best="min"),
+        Column("backward_transfer", "Backward transfer", "spread", best="max"),
+        Column("learning_accuracy", _capitalize(digest.learning), "spread", best="max"),
+    ]
+    if len(frame) and frame["intransigence"].notna().any():
+        columns += [
+            Column("intransigence", "Intransigence", "spread", best="min"),
+            Column("distance", "Distance", "spread"),
+        ]
+    columns += [Column("runs", "Runs", "number", 0), Column("diverged", "Diverged", "number", 0)]
+    if len(frame) and frame["unfinished"].sum():
+        columns.append(Column("unfinished", "Unfinished", "number", 0))
+    told = describe_streams(digest)
+    note = f"{told}. " if told else ""
+    note += "Mean ± standard deviation over finished runs. Bold: best per view and stream."
+    if len(frame) and frame["reads_past"].any():
+        note += " “ref.”: also trains on past data; an unranked reference."
+    return Table("summary", "Summary", tuple(columns), frame, note)
+
+
+def task_table(digest: ReportData) -> Table | None:
+    """Final accuracy of every task."""
+    frame = final_accuracies(digest)
+    if not len(frame):
+        return None
+    titles = [c for c in frame.columns if c.startswith("task ") and not c.endswith("_std")]
+    shown = titles[:MOST_TASKS]
+    columns = [METHOD_COLUMN, *([VIEW_COLUMN] if frame["head"].nunique() > 1 else [])]
+    columns += [Column(t, t.capitalize(), "spread", best="max") for t in shown]
+    note = f"{_capitalize(digest.figure)} on each task's test set after the last stage."
+    if len(shown) < len(titles):
+        note += f" The first {len(shown)} of {len(titles)} tasks."
+    title = f"Final {digest.figure} per task"
+    return Table("final-accuracy", title, tuple(columns), frame, note)
+
+
+def order_table(digest: ReportData) -> Table | None:
+    """How much the order of tasks or classes matters."""
+    frame = order_disparities(digest)
+    if not len(frame):
+        return None
+    columns = [METHOD_COLUMN, *([VIEW_COLUMN] if frame["head"].nunique() > 1 else [])]
+    columns += [Column("orders", "Orders", "number", 0)]
+    columns += [Column("low", "Worst order", "number"), Column("high", "Best order", "number")]
+    for level in ("task", "class"):
+        if f"{level}_aopd" in frame:
+            title = level.capitalize()
+            columns += [
+                Column(f"{level}_aopd", f"{title} AOPD", "number", best="min"),
+                Column(f"{level}_mopd", f"{title} MOPD", "number", best="min"),
+            ]
+    note = (
+        f"The disparity of a task or class is its best minus its worst final {digest.figure} over "
+        "all orders. AOPD is the mean over tasks or classes, MOPD the maximum. 0 means that the "
+        "order does not matter."
+    )
+    return Table("orders", "Order disparity", tuple(columns), frame, note)
+
+
+def cost_table(digest: ReportData) -> Table | None:
+    """Time, size and memory of every method."""
+    frame = digest.methods
+    if not len(frame) or frame[list(COSTS)].isna().all(axis=None):
+        return None
+    # Costs do not depend on the view: one row per method.
+    frame = frame.drop_duplicates("name").assign(head="").reset_index(drop=True)
+    for key in ("kept_bytes", "kept_bytes_std", *BYTES_BESIDE_MEMORY):
+        frame[key] = frame[key] / 2**20
+    columns = (
+        METHOD_COLUMN,
+        Column("seconds", "Seconds per run", "spread", 1),
+        Column("kept_bytes", "Kept, MiB", "spread", 3),
+        *(
+            Column(key, title, "number", 3)
+            for key, title in zip(BYTES_BESIDE_MEMORY, STATE_COLUMNS, strict=True)
+        ),
+        Column("memory_items", "Items kept", "number", 0),
+        Column("parameters", "Parameters", "number", 0),
+    )
+    note = (
+        "Kept: exemplars, the method's own state and additional networks after the last stage, in "
+        "MiB. State, networks, buffers and optimiser are not part of the replay memory. "
+        "Past data that a method reads counts as kept, since it has to be available."
+    )
+    return Table("costs", "Costs", columns, frame, note)
+
+
+def findings_table(found: Sequence[Finding]) -> Table:
+    """What the doctor saw."""
+    frame = pd.DataFrame([(f.severity, f.label, f.text) for f in found],
+                         columns=["severity", "name", "text"])  # fmt: skip
+    columns = (Column("severity", "Severity"), METHOD_COLUMN, Column("text", "Finding"))
+    return Table("doctor", "Doctor", columns, frame)
+
+
+def ledger_table(content: Mapping[str, Any], digest: ReportData) -> Table | None:
+    """What was read and kept."""
+    methods = digest.methods
+    names = dict(zip(methods["recipe"], methods["name"], strict=True)) if len(methods) else {}
+    rows = sum_ledger_entries(content, names)
+    if not rows:
+        return None
+    frame = pd.DataFrame(rows, columns=["name", "entry", "value", "number"])
+    columns = (METHOD_COLUMN, Column("entry", "Entry"), Column("value", "Value", "count"))
+    note = (
+        "Rows read and kept, as counted by the engine and summed over stages and runs. “past”: "
+        "rows of earlier tasks outside the memory, which only references may read."
+    )
+    return Table("ledger", "Data access", columns, frame, note)
+
+
+def reproduction_table(number: int, frame: pd.DataFrame) -> Table:
+    """A paper's table beside ours."""
+    columns: tuple[Column, ...] = (
+        Column("cell", "Cell"),
+        Column("metric", "Metric"),
+        Column("paper_value", "Paper", "number"),
+        Column("ours", "Ours", "number"),
+        Column("difference", "Difference", "number"),
+        Column("low", "Low", "number"),
+        Column("high", "High", "number"),
+        Column("verdict", "Verdict"),
+        Column("reason", "Reason"),
+    )
+    if frame.duplicated(["cell", "metric", "settings"]).any():  # they differ in nothing else
+        columns = (columns[0], Column("stage", "Stage"), *columns[1:])
+    if frame["settings"].astype(bool).any():
+        columns = (*columns, Column("settings", "Settings"))
+    both = frame[["paper", "table"]].astype(str).drop_duplicates()
+    title = "; ".join(f"{p}, table {t}" for p, t in both.itertuples(index=False)) or "Paper"
+    note = "Low and high bound the interval of our value."
+    return Table(f"reproduction-{number + 1}", title, columns, frame.reset_index(drop=True), note)
+
+
+def limit_rows(table: Table) -> Table:
+    """The table with no more rows than a page can carry; the note says so."""
+    if len(table.frame) <= MOST_ROWS:
+        return table
+    note = f"{table.note} The first {MOST_ROWS:,} of {len(table.frame):,} rows.".strip()
+    return dataclasses.replace(table, frame=table.frame.head(MOST_ROWS), note=note)
+
+
+def select_own_views(frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """The long table without the head views that its streams are not about."""
+    streams = {name: recipe.get("stream") for name, recipe in recipes.items()}
+    told = {name: one.get("head") for name, one in streams.items() if isinstance(one, Mapping)}
+    own, head = frame["recipe"].astype(str).map(told), frame["head"].astype(str)
+    return frame[(head == "") | own.isna() | (head == own)]
+
+
+def build_tables(inputs: ReportInput, digest: ReportData) -> list[Table]:
+    """Every table of the report, complete."""
+    found = [
+        summary_table(digest),
+        task_table(digest),
+        *comparison_tables(digest),
+        findings_table(diagnose(select_own_views(digest.frame, inputs.recipes), inputs.classes)),
+        *(reproduction_table(i, t) for i, t in enumerate(inputs.reproductions)),
+        order_table(digest),
+        cost_table(digest),
+        class_table(digest),
+        calibration_table(digest),
+        novelty_table(digest),
+        probe_table(digest, inputs.classes),
+        ledger_table(inputs.ledger, digest),
+    ]
+    return [table for table in found if table is not None]
+
+
+# ------------------------------------------------------------------------------------------------
+# The tables of a paper: each method's mean with its interval, and every pair tested.
+
+
+MOST_METHODS = 12  # all pairs of more fill pages
+LEVEL = 0.95
+_COMPARED_METHOD_COLUMN = Column("name", "Method")
+_COMPARED_VIEW_COLUMN = Column(
+    "head", "View", help="single: all classes compete; multi: the task is known"
+)
+_INTERVAL_COLUMNS = (Column("low", "Low", "number"), Column("high", "High", "number"))
+_RUNS_COLUMN = Column("runs", "Runs", "number", 0)
+
+
+def comparison_tables(digest: ReportData) -> list[Table]:
+    """Intervals and differences of the average accuracy, view by view and stream by stream.
+
+    None where no method has two runs: then there is nothing to say about noise.
+    """
+    finished = digest.runs[digest.runs["finished"]] if len(digest.runs) else digest.runs
+    if not len(finished):
+        return []
+    parts = [_compare_methods(rows) for _, rows in finished.groupby(["stream", "head"], sort=False)]
+    means = pd.concat([one for one, _ in parts], ignore_index=True)
+    pairs = pd.concat([two for _, two in parts], ignore_index=True)
+    pairs = pairs[pairs["p"].notna()].reset_index(drop=True)
+    if not (means["runs"] > 1).any():
+        return []
+    short = distinguish_streams(digest.recipes.get(one, {}) for one in finished["recipe"])
+    for frame in (means, pairs):
+        frame["stream_text"] = frame["stream"].map(short)
+    found = [_interval_table(digest, means)]
+    return [*found, _difference_table(digest, pairs)] if len(pairs) else found
+
+
+def _compare_methods(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Of one stream and view: means of all methods, pairs of the most accurate ones."""
+    place = {key: rows[key].iloc[0] for key in ("head", "stream")}
+    everyone = rows["name"].astype(str)
+    best = rows.groupby(everyone)["average_accuracy"].mean().nlargest(MOST_METHODS, keep="first")
+    chosen = rows[everyone.isin(best.index)]
+    means, pairs = (
+        compare_blocks("", part["name"].astype(str).tolist(),
+                 list(zip(part["seed"], part["order"], strict=True)),
+                 part["average_accuracy"], level=LEVEL)
+        for part in (rows, chosen)
+    )  # fmt: skip
+    left = means.methods.rename_axis("name").reset_index()
+    right = pairs.pairs.rename_axis(["name", "against"]).reset_index()
+    return left.assign(**place), right.assign(**place, of=len(means.methods))
+
+
+def _view_columns(frame: pd.DataFrame) -> list[Column]:
+    several = [Column("stream_text", "Stream")] if frame["stream"].nunique() > 1 else []
+    return [*several, *([_COMPARED_VIEW_COLUMN] if frame["head"].nunique() > 1 else [])]
+
+
+def _interval_table(digest: ReportData, frame: pd.DataFrame) -> Table:
+    columns = (
+        _COMPARED_METHOD_COLUMN,
+        *_view_columns(frame),
+        Column("mean", "Mean", "number"),
+        *_INTERVAL_COLUMNS,
+        _RUNS_COLUMN,
+    )
+    note = f"Mean of the {digest.average} over runs, and its {LEVEL:.0%} interval (Student's t)."
+    return Table("intervals", "Intervals", columns, frame, note)
+
+
+def _difference_table(digest: ReportData, frame: pd.DataFrame) -> Table:
+    shown = frame.assign(significant=np.where(frame["p_holm"] < 1 - LEVEL, "yes", "no"))
+    columns = (
+        _COMPARED_METHOD_COLUMN, Column("against", "Against"), *_view_columns(frame),
+        Column("difference", "Difference", "number"), *_INTERVAL_COLUMNS, Column("p", "p", "p"),
+        Column("p_holm", "p (Holm)", "p"), Column("significant", "Significant"), _RUNS_COLUMN,
+    )  # fmt: skip
+    note = (
+        f"Difference of the {digest.average}, run by run (same seed and order), with its "
+        f"{LEVEL:.0%} interval; paired t test, p values corrected by Holm's method for all pairs "
+        f"of a view. Significant: corrected p below {1 - LEVEL:.2f}."
+    )
+    if (frame["of"] > MOST_METHODS).any():
+        note += f" The {MOST_METHODS} methods of highest mean."
+    return Table("differences", "Differences", columns, shown, note)
+
+
+# ------------------------------------------------------------------------------------------------
+# The tables of a report as files of their own.
+
+
+def write_tables(
+    inputs: ReportInput,
+    folder: str | os.PathLike[str],
+    *,
+    formats: Sequence[str] = ("csv", "latex", "markdown"),
+) -> list[Path]:
+    """Write every table of a report, complete, in each format; the paths of the files.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pandas as pd
+    >>> from engram.report.report_inputs import COLUMNS
+    >>> empty = ReportInput(pd.DataFrame(columns=list(COLUMNS)))
+    >>> [path.name for path in write_tables(empty, tempfile.mkdtemp(), formats=["csv"])]
+    ['summary.csv', 'doctor.csv']
+    """
+    for form in formats:
+        check_choice("formats", form, FORMATS)
+    target = Path(folder)
+    make_folders(target)
+    return [
+        write_text(target / f"{table.name}.{FORMATS[form][0]}", render_table(table, form) + "\n")
+        for table in build_tables(inputs, build_report_data(inputs))
+        for form in formats
+    ]

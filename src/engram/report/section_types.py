@@ -1,0 +1,41 @@
+"""What a section of a report is made of: panels, titles, and the methods that are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from engram.report.method_styles import Style
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure with a caption; `label` ties the whole panel to one method's switch."""
+
+    name: str
+    title: str
+    figure: go.Figure
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled group of panels, or a note why there are none."""
+
+    name: str
+    title: str
+    help: str
+    panels: tuple[Panel, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class DrawnMethods:
+    """The methods that are drawn, their looks and their short names."""
+
+    names: tuple[str, ...]
+    looks: Mapping[str, Style]
+    short: Mapping[str, str]
+    total: int

@@ -1,0 +1,199 @@
+"""Tables and figures of a paper, and how each of their numbers is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.records.printed_tables import ORDER_IN_DOUBT
+from engram.reproduce.cells import Cell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from engram.experiments import Recipe
+    from engram.records import Result
+    from engram.streams.stream import Stream
+
+Floats = npt.NDArray[np.float64]
+Measure = Callable[["Result"], Floats]
+
+# Reasons that are known before anything runs.
+EPOCHS_UNSTATED = "epochs unstated"
+VARIANT_UNSTATED = (
+    "variant"  # the paper leaves details of the method open, or the authors' code differs
+)
+DATA_SUBSET = "data subset"
+OTHER_DATA = "other data"
+OOD_SET_UNSTATED = "outside set"  # a set that is not part of the protocol's own data
+SPLIT_UNSTATED = "split unstated"  # which rows are tested matters where they are few
+COPIES_UNSTATED = "copies unstated"  # how many samples an augmentation adds
+DOUBTFUL_CELL = "doubtful cell"
+DOUBTFUL_ORDER = (
+    ORDER_IN_DOUBT  # whether the paper's numbers were made with the order they stand under
+)
+REASONS = {
+    EPOCHS_UNSTATED: "the paper does not say how long a task is trained",
+    VARIANT_UNSTATED: (
+        "the paper leaves details of the method open, or its code differs from its text"
+    ),
+    DATA_SUBSET: "rows of the official data set are missing here",
+    OTHER_DATA: "made on other data than the paper's",
+    OOD_SET_UNSTATED: "needs a set that is not part of the stream",
+    SPLIT_UNSTATED: "the paper does not say which rows it tests on",
+    COPIES_UNSTATED: "the paper does not say how many augmented copies of samples it adds",
+    DOUBTFUL_CELL: "the printed number itself is in doubt",
+    DOUBTFUL_ORDER: "the printed numbers look like those of another order of the classes",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellEntry:
+    """How the number of one cell is made.
+
+    Parameters
+    ----------
+    recipes
+        What has to be run, seeds inside. Cells share recipes, which are run once. Without recipes
+        the number is computed on the spot.
+    measure
+        From the Result that holds all runs of the recipes, under their keys, to one value per
+        repetition (seed), in the units of the paper; NaN for repetitions that are not finished.
+    reasons
+        Reasons for a difference that are known beforehand, see `REASONS`.
+    tolerance
+        Largest difference that is no difference, in the units of the paper.
+    missing
+        Why the number cannot be made at all, "" if it can.
+    counted
+        For numbers of the data itself: a recipe, which is not run, and what to count of its stream.
+        The plan puts the number into `measure`.
+    tasks
+        How many tasks are learnt when it is measured. A stream of other data may have fewer.
+
+    Examples
+    --------
+    >>> CellEntry(missing="quoted from another paper").recipes
+    ()
+    """
+
+    recipes: tuple[Recipe, ...] = ()
+    measure: Measure | None = None
+    reasons: tuple[str, ...] = ()
+    tolerance: float = 0.03
+    missing: str = ""
+    counted: tuple[Recipe, Callable[[Stream], float]] | None = None
+    tasks: int = 0
+
+
+def stand_in_data(entry: CellEntry) -> str:
+    """The data that a number is made on where it is not the paper's, "" where it is.
+
+    Examples
+    --------
+    >>> stand_in_data(CellEntry(missing="quoted from another paper"))
+    ''
+    """
+    recipes = (*entry.recipes, *(entry.counted or ())[:1])
+    if OTHER_DATA not in entry.reasons or not recipes:
+        return ""
+    return str(recipes[0].stream["data"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperFigure:
+    """A figure: what has to be run, the numbers it shows, and the drawing.
+
+    `rows` says of each recipe what it stands for, under the names by which cells are chosen, so
+    that some can be run by themselves; nothing for one that all others need.
+    """
+
+    name: str
+    title: str
+    recipes: tuple[Recipe, ...]
+    data: Callable[[Result], pd.DataFrame]
+    draw: Callable[[pd.DataFrame], Any]  # a plotly figure
+    rows: tuple[Mapping[str, str], ...] = ()
+
+
+def _rank_equally(recipe: Recipe) -> int:
+    return 0
+
+
+def _unknown_entry(cell: Cell) -> CellEntry:
+    return CellEntry(missing="nothing is known about how to make it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperTable:
+    """A table of a paper: its cells, and a function from a cell to its `CellEntry`.
+
+    Parameters
+    ----------
+    name
+        ``paper/table``, such as ``rwalk/1``.
+    figures
+        Drawn from the same runs; a figure of the paper is a table without cells.
+    preset
+        The object that holds the choices which the paper leaves open.
+    settings
+        Where `preset` is not the one the paper is reproduced with: field to value.
+    parts
+        Fields of the preset that matter for one data set only: field to the data set's name.
+    folder
+        Name of the run directory, where it is shared with other tables; "" for one of its own.
+    rank
+        Which recipes of a data set are run first, the lowest; equal ones in the order of the cells.
+    """
+
+    name: str
+    title: str = ""
+    cells: tuple[Cell, ...] = ()
+    entry: Callable[[Cell], CellEntry] = _unknown_entry
+    figures: tuple[PaperFigure, ...] = ()
+    preset: Any = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = field(default=())
+    folder: str = ""
+    rank: Callable[[Recipe], int] = _rank_equally
+
+    def settings_of(self, cell: Cell) -> str:
+        """The settings that a cell is made with, as text; those of other data sets do not matter.
+
+        Examples
+        --------
+        >>> table = PaperTable(name="x/1", settings={"a.lr": "0.1", "seeds": "3"}, parts={"a": "A"})
+        >>> table.settings_of(Cell("x", "1", {"dataset": "B"}, 1.0))
+        'seeds=3'
+        """
+        owners = {key: self.parts.get(key.partition(".")[0]) for key in self.settings}
+        own = {k: v for k, v in self.settings.items() if owners[k] in (None, cell["dataset"])}
+        return format_settings(own)
+
+    @property
+    def recipes(self) -> list[Recipe]:
+        """Every recipe of the table once; cells that cannot be made have none."""
+        every = [r for cell in self.cells for r in self.entry(cell).recipes]
+        every += [r for figure in self.figures for r in figure.recipes]
+        return list({run_key(recipe): recipe for recipe in every}.values())
+
+
+def run_key(recipe: Recipe) -> tuple[str, str, tuple[int, ...]]:
+    """Recipes with equal keys are the same runs."""
+    return recipe.key, recipe.order, recipe.seeds
+
+
+def format_settings(settings: Mapping[str, str]) -> str:
+    """Settings as text.
+
+    Examples
+    --------
+    >>> format_settings({"mnist.epochs": "1", "seeds": "3"})
+    'mnist.epochs=1; seeds=3'
+    """
+    return "; ".join(f"{key}={value}" for key, value in settings.items())

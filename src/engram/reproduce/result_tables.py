@@ -1,0 +1,186 @@
+"""Lines as tables: for reports, papers and other programs."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engram.errors import RecordError, bad, check_choice
+from engram.io import make_folders
+from engram.reproduce.cells import Cell
+from engram.reproduce.verdicts import ReproductionLine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = (
+    "paper", "table", "cell", "stage", "metric", "paper_value", "ours", "difference", "low", "high",
+    "verdict", "reason", "settings",
+)  # fmt: skip
+SHOWN_COLUMNS = ("cell", "metric", "paper", "ours", "difference", "interval", "verdict", "reason")
+FORMATS = ("table", "csv", "latex", "markdown")
+SHORT_NUMBER_FORMAT = "%.6g"  # of numbers in files that people read
+_LINE_COLUMNS = ["paper", "table", "cell", "metric", "settings", "stage"]
+
+
+def to_frame(lines: Sequence[ReproductionLine]) -> pd.DataFrame:
+    """One row per cell, full precision, the columns of `COLUMNS`."""
+    import pandas as pd
+
+    rows = [
+        (
+            line.cell.paper, line.cell.table, line.name, line.cell["stage"],
+            line.cell["metric"], line.cell.value, line.ours, line.difference, line.low, line.high,
+            line.verdict, line.reason, line.settings,
+        )
+        for line in lines
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def choose_columns(lines: Sequence[ReproductionLine]) -> tuple[str, ...]:
+    """The columns that people read: stage where lines differ in nothing else, settings if any."""
+    found: tuple[str, ...] = SHOWN_COLUMNS
+    if len({(line.name, line.cell["metric"], line.settings) for line in lines}) < len(lines):
+        found = (found[0], "stage", *found[1:])
+    return (*found, "settings") if any(line.settings for line in lines) else found
+
+
+def is_line_table(path: Path) -> bool:
+    """Whether a file is a table of lines, by its first one."""
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().strip() == ",".join(COLUMNS)
+
+
+def read_lines(path: Path) -> pd.DataFrame | None:
+    """The lines of a CSV file as text, None where there is none; other tables are refused."""
+    import pandas as pd
+
+    from engram.io import read_text
+
+    if not path.exists():
+        return None
+    text = read_text(path)
+    header = text.partition("\n")[0].strip()
+    if header != ",".join(COLUMNS):
+        raise bad(str(path), f"a table with the columns {', '.join(COLUMNS)}", header)
+    try:
+        return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    except ValueError as error:
+        raise RecordError(f"{path}: is not a valid CSV file ({error})") from error
+
+
+def merge_lines(
+    path: Path, lines: Sequence[ReproductionLine], *, digits: str | None = None
+) -> Path:
+    """Write the lines into a CSV file.
+
+    Lines that it holds already stay as they are, letter by letter, if they are about other cells
+    or were made with other settings; the others are replaced where they stand.
+    """
+    import pandas as pd
+
+    from engram.io import write_text
+
+    text = to_frame(lines).to_csv(index=False, float_format=digits)
+    fresh = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    old = read_lines(path)
+    if old is not None:
+        fresh = _merge_frames(old, fresh)
+    make_folders(path.parent)  # where nothing is trained, nobody made it
+    return write_text(path, fresh.to_csv(index=False))
+
+
+def _merge_frames(old: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    by_key = dict(iter(fresh.groupby(_LINE_COLUMNS, sort=False)))
+    parts: dict[Any, pd.DataFrame] = {}
+    for place, key in enumerate(old[_LINE_COLUMNS].itertuples(index=False, name=None)):
+        if key in by_key:
+            parts.setdefault(key, by_key[key])
+        else:
+            parts[place] = old.iloc[[place]]
+    new = {key: rows for key, rows in by_key.items() if key not in parts}
+    return pd.concat([*parts.values(), *new.values()], ignore_index=True)
+
+
+def _format_number(line: ReproductionLine, value: float, sign: str = "") -> str:
+    """A number of ours as text: percentages to a tenth, anything else to three digits or so."""
+    if line.cell.percent:
+        return f"{value:{sign}.1f}"
+    return f"{value:{sign}.3g}" if abs(value) < 1 else f"{value:{sign}.6g}"
+
+
+def _own_spread(line: ReproductionLine) -> str:
+    """Our spread, where the paper prints one to compare it with."""
+    if math.isnan(line.cell.std) or math.isnan(line.spread):
+        return ""
+    return f" ± {line.spread:.2f}" if line.cell.percent else f" ± {line.spread:.3g}"
+
+
+def format_printed(cell: Cell) -> str:
+    """The paper's number as it is printed, "-" where it is not legible.
+
+    Examples
+    --------
+    >>> format_printed(Cell("cgl", "2", {"metric": "AOPD"}, 58.21, 0.7))
+    '58.21 ± 0.7'
+    """
+    spread = "" if math.isnan(cell.std) else f" ± {cell.std:g}"
+    return "-" if math.isnan(cell.value) else f"{cell.value:g}{spread}"
+
+
+def format_line(line: ReproductionLine) -> dict[str, str]:
+    """A line as a person reads it, the paper's number as printed."""
+    known = not math.isnan(line.ours)
+    ends = () if math.isnan(line.low) else (line.low, line.high)
+    gap = known and not math.isnan(line.cell.value)
+    return {
+        "cell": line.name, "stage": line.cell["stage"], "metric": line.cell["metric"],
+        "paper": format_printed(line.cell),
+        "ours": f"{_format_number(line, line.ours)}{_own_spread(line)}" if known else "-",
+        "difference": _format_number(line, line.difference, "+") if gap else "",
+        "interval": " .. ".join(_format_number(line, end) for end in ends),
+        "verdict": line.verdict, "reason": line.reason, "settings": line.settings,
+    }  # fmt: skip
+
+
+def render_lines(lines: Sequence[ReproductionLine], form: str) -> str:
+    r"""The lines as ``csv`` (full precision), ``latex`` or ``markdown``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from engram.reproduce.cells import Cell
+    >>> cell = Cell("rwalk", "1", {"method": "EWC", "metric": "F"}, 0.08)
+    >>> line = ReproductionLine(cell, np.array([0.1]), float("nan"), float("nan"), "agrees", "")
+    >>> print(render_lines([line], "csv"))
+    paper,table,cell,stage,metric,paper_value,ours,difference,low,high,verdict,reason,settings
+    rwalk,1,EWC,,F,0.08,0.1,0.02,,,agrees,,
+    """
+    check_choice("format", form, FORMATS[1:])
+    if form == "csv":
+        text = io.StringIO()
+        to_frame(lines).to_csv(text, index=False, float_format=SHORT_NUMBER_FORMAT)
+        return text.getvalue().rstrip("\n")
+    return render_rows([format_line(line) for line in lines], choose_columns(lines), form)
+
+
+def render_rows(rows: Sequence[Mapping[str, str]], names: Sequence[str], form: str) -> str:
+    """Rows of texts as ``csv``, ``latex`` or ``markdown``."""
+    import pandas as pd
+
+    frame = pd.DataFrame(list(rows), columns=list(names), dtype=object)
+    if check_choice("format", form, FORMATS[1:]) == "csv":
+        return str(frame.to_csv(index=False)).rstrip("\n")
+    from engram.report.table import Column, Table
+    from engram.report.table import render_table as write
+
+    columns = tuple(Column(name, name.capitalize()) for name in names)
+    return write(Table("reproduction", "Reproduction", columns, frame), form)

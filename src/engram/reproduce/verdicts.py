@@ -1,0 +1,160 @@
+"""Verdicts: is our number the paper's number?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from engram.metrics.statistics import std
+from engram.reproduce.cells import Cell
+from engram.reproduce.paper_table import (
+    DOUBTFUL_CELL,
+    DOUBTFUL_ORDER,
+    OTHER_DATA,
+    CellEntry,
+    Floats,
+)
+
+AGREES, DIFFERS, NOT_RUN, NOT_COMPARABLE = "agrees", "differs", "not run", "not comparable"
+ILLEGIBLE = "printed value not legible"
+WIDE_INTERVAL = "wide interval"  # nothing but the scatter of our repetitions lets a cell agree
+LEVEL = 0.95
+ENOUGH_REPETITIONS = 3  # repetitions for an interval that says something
+
+
+@dataclass(frozen=True)
+class ReproductionLine:
+    """One cell with our number beside it.
+
+    `low` and `high` bound the mean over repetitions (t interval). They are NaN for fewer than
+    `ENOUGH_REPETITIONS`: two repetitions bound a mean so loosely that anything would lie between.
+    """
+
+    cell: Cell
+    values: Floats  # [repetitions] without NaN
+    low: float
+    high: float
+    verdict: str
+    reason: str
+    settings: str = ""  # where the preset was changed
+    data: str = ""  # what stands in for the paper's data set, "" if nothing does
+
+    @property
+    def name(self) -> str:
+        """Row and column in words, with the data that the number was really made on.
+
+        Examples
+        --------
+        >>> cell = Cell("rwalk", "1", {"dataset": "MNIST", "method": "EWC"}, 0.08)
+        >>> ReproductionLine(
+        ...     cell, np.empty(0), 0.0, 0.0, NOT_COMPARABLE, OTHER_DATA, data="digits"
+        ... ).name
+        'digits EWC'
+        """
+        return self.cell.name_on(self.data)
+
+    @property
+    def ours(self) -> float:
+        return float(self.values.mean()) if len(self.values) else math.nan
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over repetitions, divided as the paper's own is (`Cell.ddof`)."""
+        return float(std(self.values, ddof=self.cell.ddof))
+
+    @property
+    def difference(self) -> float:
+        return self.ours - self.cell.value
+
+
+def t_interval(values: Floats, *, level: float = LEVEL) -> tuple[float, float]:
+    """The t interval of a mean; NaN for fewer than two values.
+
+    With the handful of seeds of a reproduction a bootstrap interval would be far too narrow.
+
+    Examples
+    --------
+    >>> low, high = t_interval(np.array([1.0, 2.0, 3.0]))
+    >>> round(low, 4), round(high, 4)
+    (-0.4841, 4.4841)
+    """
+    if len(values) < 2:
+        return math.nan, math.nan
+    from scipy.stats import t  # here: it takes a second to import
+
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    reach = float(t.ppf((1 + level) / 2, len(values) - 1)) * error
+    return float(values.mean()) - reach, float(values.mean()) + reach
+
+
+def _bounds(values: Floats) -> tuple[float, float]:
+    return t_interval(values) if len(values) >= ENOUGH_REPETITIONS else (math.nan, math.nan)
+
+
+def allowed_difference(cell: Cell, tolerance: float, values: Floats) -> float:
+    """The largest difference that is none: tolerance, half of the interval, the paper's spread."""
+    low, high = _bounds(values)
+    candidates = (tolerance, (high - low) / 2, cell.std)
+    return max(c for c in candidates if not math.isnan(c))
+
+
+def _list_doubts(cell: Cell) -> list[str]:
+    """What there is to doubt about the printed number: its order has a reason of its own."""
+    found = [one for one in cell.doubt.split("; ") if one]
+    order = [DOUBTFUL_ORDER] if DOUBTFUL_ORDER in found else []
+    return [*order, *([DOUBTFUL_CELL] if len(found) > len(order) else [])]
+
+
+def known_reasons(cell: Cell, entry: CellEntry) -> tuple[str, ...]:
+    """Reasons for a difference that are known before anything runs.
+
+    Examples
+    --------
+    >>> cell = Cell("rwalk", "1", {"metric": "F"}, math.nan)
+    >>> known_reasons(cell, CellEntry(reasons=("variant",)))
+    ('printed value not legible', 'variant')
+    """
+    other = OTHER_DATA in entry.reasons  # then there is nothing to compare, legible or not
+    illegible = [ILLEGIBLE] if math.isnan(cell.value) and not other else []
+    return (*illegible, *entry.reasons, *_list_doubts(cell))
+
+
+def judge_cell(cell: Cell, entry: CellEntry, values: Floats) -> ReproductionLine:
+    """Compare our repetitions with the printed number.
+
+    Examples
+    --------
+    >>> cell = Cell("rwalk", "1", {"metric": "F"}, 0.12)
+    >>> judge_cell(cell, CellEntry(), np.array([0.10, 0.11])).verdict
+    'agrees'
+    >>> judge_cell(cell, CellEntry(), np.array([0.40, 0.41])).reason
+    'unexplained'
+    >>> loose = judge_cell(
+    ...     cell, CellEntry(), np.array([0.02, 0.05, 0.17])
+    ... )  # 0.08, from -0.12 to 0.28
+    >>> loose.verdict, loose.reason
+    ('agrees', 'wide interval')
+    """
+    known = values[~np.isnan(values)]
+    low, high = _bounds(known)
+    line = (cell, known, low, high)
+    if entry.missing:
+        return ReproductionLine(*line, NOT_RUN, entry.missing)
+    if not len(known):
+        return ReproductionLine(*line, NOT_RUN, "no finished run")
+    reasons = [*known_reasons(cell, entry)]
+    if len(known) < len(values):
+        reasons.append(f"{len(known)} of {len(values)} runs")
+    if OTHER_DATA in entry.reasons:
+        return ReproductionLine(*line, NOT_COMPARABLE, "; ".join(reasons))
+    if math.isnan(cell.value):
+        return ReproductionLine(*line, NOT_COMPARABLE, "; ".join(reasons))
+    gap = abs(float(known.mean()) - cell.value)
+    # 99.3 - 96.3 is a hair above 3 in binary
+    agrees = gap <= allowed_difference(cell, entry.tolerance, known) + 1e-9
+    if agrees and gap > allowed_difference(cell, entry.tolerance, known[:1]) + 1e-9:
+        reasons.append(WIDE_INTERVAL)
+    reason = "; ".join(reasons) or ("" if agrees else "unexplained")
+    return ReproductionLine(*line, AGREES if agrees else DIFFERS, reason)

@@ -1,0 +1,136 @@
+"""What a method may know of a stream: row numbers, masks and shapes, but no data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, NamedTuple, NoReturn
+
+from torch import Tensor
+
+from engram.data.dataset import Data
+from engram.errors import Forbidden, plural, suggest_name
+from engram.streams.stream import Stream, Task
+
+_DATA = ("x", "y", "labels", "train", "test", "valid", "attributes", "gather", "fingerprint")
+_STREAM = ("targets", "view", "pick", "to_dict", "fingerprint")
+BATCH_HINT = "inputs and visible labels come through learner.batch"
+
+
+def refuse_attribute(
+    owner: str, name: str, closed: tuple[str, ...], known: tuple[str, ...]
+) -> NoReturn:
+    """Raise for an attribute that a method may not have, or that does not exist."""
+    if name.startswith("__"):  # python itself is asking: copy, pickle, inspect
+        raise AttributeError(name)
+    if name in closed:
+        raise Forbidden(f"{owner}.{name} is not available to methods: {BATCH_HINT}")
+    near = suggest_name(name, known)
+    hint = f", did you mean {near!r}?" if near else "."
+    raise AttributeError(f"{owner} has no {name!r}{hint} It has {', '.join(sorted(known))}.")
+
+
+class DataOutline:
+    """Shape and names of a data set, without its rows."""
+
+    __slots__ = ("_rows", "classes", "name", "sample_bytes", "sample_shape", "unit_range")
+
+    def __init__(self, data: Data) -> None:
+        self._rows, self.name, self.classes = len(data), data.name, data.classes
+        self.sample_shape, self.sample_bytes = data.sample_shape, data.sample_bytes
+        # whether inputs lie in [0, 1], as far as their type says it: bytes, and not standardised
+        self.unit_range = str(data.x.dtype).endswith("uint8") and not data.mean
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.classes)
+
+    def __repr__(self) -> str:
+        return f"DataOutline({self.name!r}: {len(self)} rows of {self.sample_shape})"
+
+    def __getattr__(self, name: str) -> Any:
+        known = ("classes", "n_classes", "name", "sample_shape", "unit_range")
+        refuse_attribute("stream.data", name, _DATA, known)
+
+
+class LatentOutline(NamedTuple):
+    """What the root of a model answers."""
+
+    shape: tuple[int, ...]  # of one latent
+    unit_range: bool  # whether all of its numbers lie in [0, 1]
+
+
+class StreamOutline:
+    """A stream as methods see it: everything but inputs and labels.
+
+    Methods get one in ``networks(stream)`` and as ``learner.stream``. In the former, `features` is
+    the width of the model's features, and `latents` tells what its root answers, where it has one.
+
+    Examples
+    --------
+    >>> from engram.streams import class_incremental
+    >>> data = Data.from_arrays([[float(i)] for i in range(20)], [0, 1, 2, 3] * 5)
+    >>> stream = StreamOutline.of(class_incremental(data))
+    >>> len(stream), stream.order, stream.data.sample_shape, len(stream.tasks[0].train)
+    (2, (0, 1, 2, 3), (1,), 8)
+    >>> stream.data.x
+    Traceback (most recent call last):
+    ...
+    engram.errors.Forbidden: stream.data.x is not available to methods: inputs and ...
+    """
+
+    __slots__ = ("data", "features", "head", "labels", "latents", "name", "online", "opening",
+                 "order", "position", "task_labels", "tasks", "visible")  # fmt: skip
+
+    def __init__(self, stream: Stream) -> None:
+        self.data = DataOutline(stream.data)
+        self.tasks, self.order = stream.tasks, stream.order
+        self.head, self.labels, self.name = stream.head, stream.labels, stream.name
+        self.online, self.task_labels = stream.online, stream.task_labels
+        # copies: whoever writes into them must not open a class, or show a label, by it
+        self.position, self.opening = stream.position.clone(), stream.opening.clone()
+        self.visible: Tensor = stream.visible.clone()
+        self.features: int | None = None
+        self.latents: LatentOutline | None = None
+
+    def beside(self, features: int, latents: LatentOutline | None) -> StreamOutline:
+        """The outline for a model with features of this width, whose root answers such latents."""
+        found = copy.copy(self)
+        found.features, found.latents = features, latents
+        return found
+
+    def with_input_shape(self, shape: tuple[int, ...]) -> StreamOutline:
+        """The outline for a network that gets features of this shape in place of inputs."""
+        if self.data.sample_shape == shape:
+            return self
+        found = copy.copy(self)
+        found.data = copy.copy(self.data)
+        found.data.sample_shape, found.data.unit_range = shape, False
+        return found
+
+    @classmethod
+    def of(cls, stream: Stream) -> StreamOutline:
+        """The outline of a stream; made once."""
+        if "_outline" not in stream.__dict__:
+            stream.__dict__["_outline"] = cls(stream)
+        known: StreamOutline = stream.__dict__["_outline"]
+        return known
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __getitem__(self, which: int) -> Task:
+        return self.tasks[which]
+
+    def __repr__(self) -> str:
+        tasks, classes = plural(len(self), "task"), plural(len(self.order), "class")
+        return f"StreamOutline({self.name!r}: {tasks}, {classes})"
+
+    def __getattr__(self, name: str) -> Any:
+        refuse_attribute("stream", name, _STREAM, self.__slots__)
