@@ -243,7 +243,7 @@ def test_little_work_is_lost(method, way, tmp_path):
 def train_in_a_pool(out, pool="processes", callback=None):
     recipes = [
         {"stream": {"data": "blobs"}, "method": name, "training": {"epochs": 4, "batch_size": 8},
-         "model": {"name": "mlp", "hidden": [16]}, "seeds": 2}
+         "model": {"name": "mlp", "hidden": [16]}, "seeds": 1}
         for name in ("ER", "EWC")
     ]  # fmt: skip
     return engram.sweep(recipes, pool=pool, out=out, workers=2, device="cpu", callback=callback)
