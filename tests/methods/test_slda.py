@@ -12,8 +12,8 @@ from torch import Tensor
 from engram.errors import BadArgument
 from engram.methods import SLDA
 from engram.models.forward_pass import Output
-from tests.engine.test_twins import DECAYED
-from tests.engine.twin import Twin, away, beside
+from tests.engine.plain_loop import Twin, away, beside
+from tests.engine.test_plain_loop import DECAYED
 
 SHRINKAGE = 0.05
 

@@ -18,8 +18,8 @@ from engram.probes import Threshold
 from engram.records import EvaluationItems, Prediction, Result, Rows, record_stage
 from engram.records.label_tree import LABEL_VIEWS, find_label_tree
 from engram.report.diagnostics import diagnose
-from tests.engine.test_judging import named_clouds, tree
-from tests.records.test_views import hierarchy
+from tests.engine.test_evaluation import named_clouds, tree
+from tests.records.test_head_views import hierarchy
 
 # superclass A with subclasses a and b, and o without one; columns A, a, o, b
 NAMES = ("superclass/A", "fine/a", "fine/o", "fine/b")

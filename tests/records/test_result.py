@@ -25,7 +25,7 @@ from engram.records import (
 )
 from engram.records.predictions import from_float16, to_float16
 from tests.records.synthetic import LABELS, RECIPES, fill, make_items, make_scores
-from tests.records.test_views import hierarchy
+from tests.records.test_head_views import hierarchy
 
 TRIANGLE = [[0.9, 0.3, 0.2], [0.95, 0.8, 0.1], [0.7, 0.5, 0.96]]
 
