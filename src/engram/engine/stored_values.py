@@ -127,9 +127,8 @@ def _compute_values(learner: RunLearner, method: Method, which: Tensor) -> Value
     return {name: torch.cat([part[name].detach() for part in parts]) for name in parts[0]}
 
 
-# ------------------------------------------------------------------------------------------------
-# Training on latents: the root of a network encodes a task's rows once, its top learns from those.
-#
+# -- training on latents ---------------------------------------------------------------------------
+# The root of a network encodes a task's rows once, its top learns from those.
 # While such a task is learnt the root stands still, so what it answers in eval mode is a table. Old
 # inputs are not read again: exemplars have kept their latents.
 

@@ -300,8 +300,7 @@ class RunLearner:
         return nbytes_by_kind(self)
 
 
-# ------------------------------------------------------------------------------------------------
-# Bytes of what a learner holds.
+# -- bytes of what a learner holds -----------------------------------------------------------------
 
 
 def memory_nbytes(learner: RunLearner) -> int:
