@@ -93,7 +93,7 @@ def test_an_option_of_another_command_names_it(engram):
     said = engram("run", "--grid", "lr=1", code=2).stderr
     assert "No such option: --grid, it is one of engram sweep\n" in said
     assert "--set" not in engram("run", "--workers", "2", code=2).stderr
-    assert "one of engram run and engram sweep" in engram("resume", "--again", code=2).stderr
+    assert "one of engram run and engram sweep" in engram("resume", "--rerun", code=2).stderr
     assert "it is one of" not in engram("report", "--grid", "lr=1", code=2).stderr
 
 

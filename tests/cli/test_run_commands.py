@@ -389,12 +389,12 @@ def test_one_identity_for_every_way_to_ask(engram):
 
 def test_again_runs_anew(engram, tmp_path):
     engram("run", *SMALL, "-o", "out")
-    assert "already finished" not in engram("run", *SMALL, "-o", "out", "--again").stderr
+    assert "already finished" not in engram("run", *SMALL, "-o", "out", "--rerun").stderr
     assert len(list(tmp_path.glob("out/superseded-*.json"))) == 1
     assert "already finished: 1 of 1" in engram("resume", "out").stderr
     Path("r.yaml").write_text(yaml.safe_dump({"stream": "blobs", "method": "Finetune"}))
     engram("sweep", "r.yaml", "-o", "swept")
-    assert "already finished" not in engram("sweep", "r.yaml", "-o", "swept", "--again").stderr
+    assert "already finished" not in engram("sweep", "r.yaml", "-o", "swept", "--rerun").stderr
     assert len(package.read("swept")) == 1
 
 

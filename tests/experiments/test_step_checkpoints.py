@@ -45,7 +45,7 @@ class TwoPhases(Method):
     memory: Memory = field(default=Memory(total=12))
 
     def phases(self, stage):
-        return Phase(), Phase(rows="memory", moves=("net.head",), epochs=2)
+        return Phase(), Phase(rows="memory", trainable=("net.head",), epochs=2)
 
     def start(self, learner, task):
         learner.exemplars = self.memory.update(learner, task.train)
@@ -60,7 +60,7 @@ class TwoPhases(Method):
 SLICES = "engram.engine.checkpoints.SliceLength"
 
 
-def run(out, method, *, seeds=1, together=None, again=False, **training):
+def run(out, method, *, seeds=1, together=None, rerun=False, **training):
     settings = {"epochs": 2, "batch_size": 8, "lr": 0.01} | training
     return engram.run(
         toy_runs.make_streams()[1],
@@ -69,7 +69,7 @@ def run(out, method, *, seeds=1, together=None, again=False, **training):
         together=together,
         out=out,
         device="cpu",
-        again=again,
+        rerun=rerun,
         model={"name": "mlp", "hidden": (8,)},
         **settings,
     )
@@ -137,7 +137,7 @@ def test_every_method_goes_on_at_the_step(name, together, tmp_path, monkeypatch,
     [
         {"iterations": 23}, {"evaluate_every": 3}, {"batch_size": 0, "epochs": 7},
         {"optim_reset": False, "optimizer": "sgd"}, {"schedule": "step", "milestones": (1,)},
-        {"last": "wrap"}, {"precision": "float64"},
+        {"incomplete_batch": "wrap"}, {"precision": "float64"},
     ],
     ids=str,
 )  # fmt: skip
@@ -299,7 +299,7 @@ def test_again_does_not_go_on(tmp_path, monkeypatch, every_slice):
     found = []
     original = StepSaver.load
     monkeypatch.setattr(StepSaver, "load", lambda *args: found.append(original(*args)))
-    run(tmp_path, "ER", again=True)
+    run(tmp_path, "ER", rerun=True)
     assert found == [None]
 
 

@@ -348,7 +348,7 @@ def check_recipe_round_trip(method: Method) -> None:
 
 
 def check_declarations(method: Method) -> None:
-    """`replay`, `phases`, `reads`, `head`, `decides` and `pace` have values the engine knows."""
+    """`replay`, `phases`, `reads`, `head`, `decides`, `every_n_steps`: values the engine knows."""
     require(method.reads in READS, f"reads must be one of {READS}, it is {method.reads!r}")
     try:
         check_head(method.head)

@@ -137,7 +137,7 @@ CheckpointEvery = Annotated[
 ]
 Rerun = Annotated[
     bool,
-    typer.Option("--again", help="Rerun what is finished; the old results no longer count."),
+    typer.Option("--rerun", help="Rerun what is finished; the old results no longer count."),
 ]
 Budget = Annotated[
     str | None,

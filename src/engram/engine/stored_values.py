@@ -180,8 +180,10 @@ def encode_latents(learners: Sequence[RunLearner], method: Method, stage: int) -
     """Give every learner the latents of its task's rows, where the task is learnt from those."""
     if not method.replay(stage).latent:
         return
-    if any(phase.fresh for phase in method.phases(stage)):
-        raise bad("phase.fresh", "False where replay is latent, whose root stands still", True)
+    if any(phase.reinitialise for phase in method.phases(stage)):
+        raise bad(
+            "phase.reinitialise", "False where replay is latent, whose root stands still", True
+        )
     for learner in learners:
         if len(learner.exemplars) and LATENT_NAME not in learner.values:
             wanted = f"{type(method).__name__}.remember to return a value called {LATENT_NAME!r}"

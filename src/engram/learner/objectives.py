@@ -41,15 +41,15 @@ OBJECTIVES: dict[str, Callable[[Tensor, Batch], Tensor]] = {
 # Which classes compete in training for a row.
 
 
-SCOPES = ("seen", "own", "then", "current", "all")
+SCOPES = ("seen", "own", "at_time", "current", "all")
 
 
 def competing_classes(scope: str, opened: Tensor, visible: Tensor, now: int) -> Tensor:
     """[T, C] the classes that compete in training for a row of each task.
 
-    ``seen`` all opened classes, ``own`` the classes of the row's task, ``then`` those open at the
-    row's task, ``current`` the task's own classes for rows of the current task and all opened ones
-    for memory rows, ``all`` every column.
+    ``seen`` all opened classes, ``own`` the classes of the row's task, ``at_time`` those open in
+    the row's task, ``current`` the task's own classes for rows of the current task and all opened
+    ones for memory rows, ``all`` every column.
     """
     check_choice("scope", scope, SCOPES)
     seen = (opened >= 0).expand_as(visible)
@@ -58,7 +58,7 @@ def competing_classes(scope: str, opened: Tensor, visible: Tensor, now: int) -> 
         return seen
     if scope == "own":
         return visible
-    if scope == "then":
+    if scope == "at_time":
         return seen & (opened <= stages)
     if scope == "current":
         return torch.where(stages == now, visible, seen)

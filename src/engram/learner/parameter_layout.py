@@ -257,7 +257,7 @@ class Network:
     Notes
     -----
     A network that trains longer than the others has a phase of its own:
-    ``Phase(moves=("generator",), iterations=500)``.
+    ``Phase(trainable=("generator",), iterations=500)``.
 
     Examples
     --------

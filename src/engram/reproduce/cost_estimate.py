@@ -201,7 +201,7 @@ SHORT_STEPS_SECONDS = (
     0.1  # seconds of a few steps among which the opening of a stage may be the most
 )
 ROW_STRIDE = 8  # of so many rows one is enough to time slow steps over whole tasks
-REPLAY_ADDING_ROWS = ("pair", "apart", "tasks")  # kinds of replay that add rows to every step
+REPLAY_ADDING_ROWS = ("pair", "separate", "tasks")  # kinds of replay that add rows to every step
 
 
 class RunSeconds(NamedTuple):
@@ -550,6 +550,6 @@ def shorten_training(training: Training, steps: int) -> Training:
     """Settings for a few steps."""
     # one step of the first stage is enough to have a past
     return replace(
-        training, iterations=steps, epochs=1, first_factor=1 / steps, evaluate_every=0, patience=0,
-        restore_best=False, schedule="constant", min_lr=0.0,
+        training, iterations=steps, epochs=1, first_task_scale=1 / steps, evaluate_every=0,
+        patience=0, restore_best=False, schedule="constant", stop_lr=0.0,
     )  # fmt: skip
