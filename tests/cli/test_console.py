@@ -120,7 +120,7 @@ def test_version_and_help(engram):
 def test_names_are_completed_as_they_are_without_imports():
     from engram import methods, models, streams
     from engram.data.named_sets import NAMED_SETS
-    from engram.records.export import TOOLS
+    from engram.records.experiment_trackers import TOOLS
 
     assert options.list_names("methods") == methods.__all__
     assert options.list_names("models") == list(models.models())

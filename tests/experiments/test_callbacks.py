@@ -13,7 +13,7 @@ import engram
 from engram.errors import BadArgument
 from engram.experiments import callbacks
 from engram.experiments.callbacks import Callback
-from engram.records.export import MissingExtra, folder_name, run_logs
+from engram.records.experiment_trackers import MissingExtra, folder_name, run_logs
 
 QUICK = {"model": {"name": "mlp", "hidden": [4]}, "device": "cpu"}
 

@@ -46,7 +46,7 @@ _LISTS = {
     "models": ("models/build.py", "_MODELS"),
     "streams": ("streams/__init__.py", "SCENARIOS"),
     "data": ("data/named_sets.py", "NAMED_SETS"),
-    "tools": ("records/export.py", "TOOLS"),
+    "tools": ("records/experiment_trackers.py", "TOOLS"),
 }
 
 

@@ -11,7 +11,13 @@ import pytest
 
 from engram.errors import BadArgument
 from engram.records import RunDirectory, read
-from engram.records.export import MissingExtra, run_logs, to_mlflow, to_tensorboard, to_wandb
+from engram.records.experiment_trackers import (
+    MissingExtra,
+    run_logs,
+    to_mlflow,
+    to_tensorboard,
+    to_wandb,
+)
 
 
 def test_logs_hold_stage_curves_and_step_curves(folder: RunDirectory) -> None:
