@@ -23,9 +23,8 @@ FORKS.set_forkserver_preload(
         "safetensors.torch",
         "torch._dynamo",
         "pytest",
-        "tests.experiments.test_crash",
+        "tests.test_kills",
         "tests.experiments.test_concurrent_processes",
-        "tests.probes.test_kills",
         "tests.experiments.test_step_checkpoints",
     ]
 )

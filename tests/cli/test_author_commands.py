@@ -10,6 +10,7 @@ import pytest
 import engram as library
 from engram.cli.author_commands import KINDS
 from engram.streams import NEEDED
+from tests.refusals import refuses
 
 # class_incremental and task_incremental run in many tests, these nowhere else by their names
 BY_NAME = (
@@ -68,7 +69,7 @@ def test_policies_of_recipes_have_options(engram):
         assert recipe.method.memory.policy.temperature == 2.0
         assert library.Recipe.of(recipe.plain()).method == recipe.method
         policy["temprature"] = policy.pop("temperature")
-        with pytest.raises(library.BadArgument, match="did you mean 'temperature'"):
+        with refuses("policy.Optional", near="temperature"):
             library.Recipe.of({"stream": "blobs", "method": method})
     finally:
         sys.modules.pop("optional", None)

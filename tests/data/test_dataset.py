@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from engram.data import Data
+from tests.refusals import refuses
 
 
 def small(**options):
@@ -69,7 +70,7 @@ def test_bad_arrays_are_refused_with_a_reason(x, y, told):
 def test_parts_must_agree_in_shape_and_type():
     with pytest.raises(ValueError, match="test: expected rows of shape"):
         small(test=(np.zeros((2, 3)), [0, 1]))
-    with pytest.raises(ValueError, match="test: expected rows of shape"):
+    with refuses("test"):
         small(test=(np.zeros((2, 2), np.uint8), [0, 1]))
 
 
@@ -79,9 +80,9 @@ def test_fields_are_checked():
         Data(x=x, y=y, train=rows, test=rows + 1, classes=("a",))
     with pytest.raises(ValueError, match="attributes"):
         Data(x=x, y=y, train=rows, test=rows, classes=("a",), attributes={"view": rows[:2]})
-    with pytest.raises(ValueError, match="classes"):
+    with refuses("classes"):
         Data(x=x, y=y, train=rows, test=rows)
-    with pytest.raises(ValueError, match="std"):
+    with refuses("std"):
         Data(x=x, y=y, train=rows, test=rows, classes=("a",), mean=(0.5,))
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from engram.data import Data, load
+from tests.refusals import refuses
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -126,7 +127,7 @@ def test_all_bad_files_at_once_or_left_out(tmp_path):
     data = load(tmp_path, repair="drop")
     assert data.x[:, 0, 0, 0].tolist() == [0, 2, 5]
     assert "3 images left out that cannot be read: 1.png, 3.png, 4.png" in data.notes
-    with pytest.raises(ValueError, match="repair: unknown name 'dorp', did you mean 'drop'"):
+    with refuses("repair", near="drop"):
         Data.from_folder(tmp_path, repair="dorp")
     paint(tmp_path / "a" / "6.png", size=(5, 5))
     paint(tmp_path / "a" / "7.png", size=(7, 5))

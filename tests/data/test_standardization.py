@@ -9,6 +9,7 @@ import torch
 import engram
 from engram.data import Data, load, pack
 from engram.learner.feed import Feed
+from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
 X = (RNG.normal(size=(80, 3)) * [1, 10, 1000] + [0, 5, 500]).astype(np.float32)
@@ -90,5 +91,5 @@ def test_from_names_and_refusals(tmp_path):
         pack(data, tmp_path / "d.npz")
     with pytest.raises(ValueError, match="missing: expected drop, flag or a number, because"):
         pack(replace(data, standardize=False, fill=True), tmp_path / "d.npz")
-    with pytest.raises(ValueError, match="unknown name 'standardise', did you mean 'standardize'"):
+    with refuses("Data.from_arrays", near="standardize"):
         Data.from_arrays(X, Y, standardise=True)

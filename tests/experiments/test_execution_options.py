@@ -16,6 +16,7 @@ from engram.errors import BadArgument
 from engram.experiments.checkpointing import StepSaver
 from engram.methods import ER
 from engram.methods.method import Method
+from tests.refusals import refuses
 
 
 class Crash(Exception):
@@ -165,7 +166,7 @@ def test_an_interval_that_is_none_is_refused_before_anything_is_written(wrong, t
 
 def test_processes_are_told(tmp_path):
     recipe = {"stream": {"data": "blobs"}, "method": "ER", "training": {"epochs": 1}}
-    with pytest.raises(BadArgument, match="checkpoint_every"):
+    with refuses("checkpoint_every"):
         engram.sweep([recipe], pool="processes", out=tmp_path / "a", checkpoint_every="soon")
     found = engram.sweep(
         [recipe], pool="processes", out=tmp_path / "b", workers=1, device="cpu",

@@ -25,6 +25,7 @@ from engram.experiments.run_plans import execute
 from engram.memory import Memory
 from engram.methods.method import Method, Phase
 from tests.forks import FORKS, speak_into
+from tests.probes import test_probes as probes
 
 METHODS = (
     "Finetune", "ER", "EWC", "SI", "RWalk", "LwF", "AGEM", "GEM", "ICaRL", "DERpp", "ERACE",
@@ -187,6 +188,26 @@ def test_a_large_group_and_one_more_seed(tmp_path, monkeypatch, every_slice):
     cut = run(tmp_path / "cut", "ER", seeds=49, together=True)
     assert sum(one is not None for one in loaded) == 48
     assert np.allclose(whole.matrix, cut.matrix, equal_nan=True)
+
+
+def test_probes_keep_what_they_kept_before(tmp_path, monkeypatch):
+    steps = []
+    usual = StepSaver.save
+
+    def save(self, places, learners, midways):
+        usual(self, places, learners, midways)
+        steps.append(learners[0].stage)
+        if 1 in steps:
+            raise Crash
+
+    monkeypatch.setattr(StepSaver, "due", lambda self: True)
+    monkeypatch.setattr(StepSaver, "save", save)
+    with pytest.raises(Crash):
+        probes.train(out=tmp_path, epochs=3)
+    monkeypatch.undo()
+    assert any((tmp_path / "checkpoint" / "steps").glob("*.safetensors"))
+    found, whole = (probes.train(out=out, epochs=3) for out in (tmp_path, None))
+    probes.equal(probes.values(found), probes.values(whole))
 
 
 def position(path):

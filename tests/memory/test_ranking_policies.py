@@ -22,6 +22,7 @@ from engram.memory.ranking_policies import (
     random_orders,
     weighted_order,
 )
+from tests.refusals import refuses
 
 FIVE = torch.tensor([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5], [-0.2, 1]], dtype=torch.float64)
 close = pytest.approx
@@ -120,7 +121,7 @@ def test_nothing_to_choose_from() -> None:
 
 
 def test_unknown_rule_names_the_nearest() -> None:
-    with pytest.raises(BadArgument, match="rule: unknown name 'distanc', did you mean 'distance'"):
+    with refuses("rule", near="distance"):
         Herding(rule="distanc")
 
 
@@ -147,7 +148,7 @@ def test_plane_distance_below_zero() -> None:
 
 
 def test_unknown_transform() -> None:
-    with pytest.raises(BadArgument, match="did you mean 'softplus'"):
+    with refuses("transform", near="softplus"):
         Plane(transform="soft_plus")
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from engram import metrics
+from tests.refusals import refuses
 
 
 def test_tm1_macro_and_micro_task_accuracy() -> None:
@@ -44,9 +45,9 @@ def test_confusion_order_and_normalisation() -> None:
     table = metrics.confusion_matrix(y, p, classes=[3, 1, 0], normalize=True)
     np.testing.assert_array_equal(table[:2], [[0.5, 0.5, 0], [0, 1, 0]])
     assert np.isnan(table[2]).all()
-    with pytest.raises(ValueError, match="classes"):
+    with refuses("classes"):
         metrics.confusion_matrix(y, p, classes=[3])
-    with pytest.raises(ValueError, match="classes"):
+    with refuses("classes"):
         metrics.confusion_matrix(y, p, classes=[3, 1, 1])
 
 
@@ -94,7 +95,7 @@ def test_calibration_extremes() -> None:
     assert metrics.expected_calibration_error(sure, [1, 2, 0]) == 1.0
     with pytest.raises(ValueError, match="softmax"):
         metrics.expected_calibration_error([[3.0, -1.0]], [0])
-    with pytest.raises(ValueError, match="bins"):
+    with refuses("bins"):
         metrics.expected_calibration_error(sure, [0, 1, 2], bins=0)
     with pytest.raises(ValueError, match="one class for each row"):
         metrics.expected_calibration_error(sure, [0, 1])
@@ -124,7 +125,7 @@ def test_f1_of_several_runs_and_of_classes_that_do_not_occur() -> None:
     assert metrics.f1_score(y, p).tolist() == [1.0, 0.0]
     assert np.isnan(metrics.precision_recall_f1([0], [0], classes=[7]).f1).all()
     assert metrics.f1_score([0, 1], [0, 0], classes=[0, 7]) == pytest.approx(2 / 3)  # 7 is nowhere
-    with pytest.raises(ValueError, match="average: unknown name 'micro'"):
+    with refuses("average"):
         metrics.f1_score([0], [0], average="micro")
 
 

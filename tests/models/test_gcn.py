@@ -10,6 +10,7 @@ import torch
 from engram import keys
 from engram.models import GCN, SKELETONS, STGCN, build, forward_context
 from engram.models.skeleton_graphs import adjacency, bidirectional_edges, bones, partitions
+from tests.refusals import refuses
 
 EDGES = [(1, 2), (3, 2), (4, 3), (5, 3)]
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -180,7 +181,7 @@ def test_gcn_persons():
     both = GCN((2, 4, 5, 2), edges=EDGES).eval()
     assert not torch.allclose(both(x), both(other))
     assert torch.equal(both.nodes(x)[1, 3], torch.cat([x[1, :, :, 3, m].flatten() for m in (0, 1)]))
-    with pytest.raises(ValueError, match="persons: unknown name 'all'"):
+    with refuses("persons"):
         GCN((2, 4, 5, 2), edges=EDGES, persons="all")
 
 

@@ -23,6 +23,7 @@ from engram.models.layers import BatchNorm
 from engram.models.resnet import ResNet50
 from engram.models.vgg import VGG11Slim
 from engram.novelty.detector import layer_width
+from tests.refusals import refuses
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -113,7 +114,7 @@ def test_lenet_latents():
     assert squeezed.body(z).shape == (3, 500)
     at_hidden = LeNet((1, 16, 16), latent="hidden").eval()
     assert torch.equal(at_hidden.root(x), at_hidden(x))
-    with pytest.raises(ValueError, match="latent: unknown name 'hiden', did you mean 'hidden'"):
+    with refuses("latent", near="hidden"):
         LeNet((1, 16, 16), latent="hiden")
 
 
@@ -312,7 +313,7 @@ def test_layers_that_detectors_read(spec, shape, layers):
     run = Run(stream=joint(data), method=Finetune(), model=spec)
     learner = Engine([run], device="cpu").learner(run)
     assert {name: layer_width(learner, name) for name in layers} == layers
-    with pytest.raises(BadArgument, match="did you mean 'pool'"):
+    with refuses("layers", near="pool"):
         layer_width(learner, "pol")
 
 

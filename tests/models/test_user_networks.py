@@ -12,6 +12,7 @@ import engram
 from engram.experiments.recipe_sections import check_model_section
 from engram.models import Cosine, build
 from engram.models.build import model_options
+from tests.refusals import refuses
 
 SMALL = {"sample_shape": (6,), "classes": 3, "seed": 0}
 DATA = engram.load("blobs", classes=4, per_class=15)
@@ -150,7 +151,7 @@ def test_module_and_class_by_name_are_the_same_experiment(tmp_path, monkeypatch)
     assert set(named.recipes) == set(given.recipes)
     other = engram.run(DATA, model={"name": "own_net_file.py:Net", "width": 5})
     assert set(named.recipes) != set(other.recipes)
-    with pytest.raises(ValueError, match="unknown name 'Nett', did you mean 'Net'"):
+    with refuses("class of own_net_file", near="Net"):
         engram.run(DATA, model="own_net_file.py:Nett")
 
 

@@ -14,6 +14,7 @@ import engram
 from engram.cli import app
 from engram.errors import BadArgument
 from engram.probes.ood_data import OODData
+from tests.refusals import refuses
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def test_a_limit_takes_equal_shares_of_classes():
     counts = torch.bincount(data.y[few.rows("train"), 0])
     assert counts.max() - counts.min() <= 1
     assert torch.equal(few.rows("valid"), OODData(data).rows("valid"))  # it has fewer anyway
-    with pytest.raises(BadArgument, match=r"outside\.limit"):
+    with refuses("outside.limit"):
         train(outside={"data": "blobs", "limit": -1})
 
 

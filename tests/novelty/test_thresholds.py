@@ -7,9 +7,10 @@ import pytest
 
 import engram
 from engram import novelty
-from engram.errors import BadArgument, RecordError
+from engram.errors import RecordError
 from engram.records.novelty_records import p_values
 from tests.novelty.test_detectors import EVERY
+from tests.refusals import refuses
 
 MODEL = {"name": "mlp", "hidden": [8], "head": {"name": "linear", "bias": False}}
 
@@ -114,5 +115,5 @@ def test_refused():
     result = train(novelty.Softmax(), seeds=1, valid=0.0)
     with pytest.raises(RecordError, match="validation rows"):
         result.false_alarms()
-    with pytest.raises(BadArgument, match="rate"):
+    with refuses("rate"):
         train(novelty.Softmax(), seeds=1).false_alarms(rate=1.5)

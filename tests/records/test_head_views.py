@@ -19,6 +19,7 @@ from engram.records import (
 )
 from engram.records.predictions import Predictions, from_float16, to_float16, write_predictions
 from tests.records.synthetic import make_items, make_scores
+from tests.refusals import refuses
 
 
 def by_hand(scores: np.ndarray, items: EvaluationItems, stage: int, head: str) -> list[int]:
@@ -280,13 +281,13 @@ def test_label_sets_have_no_view_by_task() -> None:
 
 def test_wrong_shapes_and_names_are_refused() -> None:
     items = make_items()
-    with pytest.raises(BadArgument, match="scores"):
+    with refuses("scores"):
         predict(np.zeros((3, 6)), items, stage=0, head="single")
-    with pytest.raises(BadArgument, match="did you mean 'single'"):
+    with refuses("head", near="single"):
         predict(make_scores(items, 0), items, stage=0, head="singel")
-    with pytest.raises(BadArgument, match="parameters"):
+    with refuses("parameters"):
         Prediction.of(make_scores(items, 0), items, recipe="r", seed=0, stage=0, keep="parameters")
-    with pytest.raises(BadArgument, match="targets"):
+    with refuses("targets"):
         EvaluationItems(rows=[0], task=[0], targets=[4], opening=[0], visible=[[1]], classes=[0])
 
 

@@ -5,15 +5,14 @@ import io
 
 import numpy as np
 import pandas as pd
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.errors import BadArgument
 from engram.records import Result
 from engram.report import ReportInput, write_tables
 from engram.report.report_data import ledger_entries, sum_ledger_entries
 from engram.report.table import Column, Table, escape_latex, escape_markdown, render_table
+from tests.refusals import refuses
 
 COLUMNS = (Column("name", "Method"), Column("v", "Value", "spread", best="max"))
 
@@ -122,7 +121,7 @@ def test_streams_are_told_apart_by_what_differs(tmp_path, frame_of, recipes_of):
 
 
 def test_unknown_format(frame_of, tmp_path):
-    with pytest.raises(BadArgument, match="did you mean 'latex'"):
+    with refuses("formats", near="latex"):
         write_tables(ReportInput(frame_of()), tmp_path, formats=["latec"])
 
 

@@ -10,6 +10,7 @@ from engram.reproduce.cells import Cell
 from engram.reproduce.paper_table import CellEntry
 from engram.reproduce.result_tables import format_line
 from engram.reproduce.verdicts import judge_cell, t_interval
+from tests.refusals import refuses
 
 
 def line(value, values, *, std=math.nan, metric="F", doubt="", **entry):
@@ -105,6 +106,6 @@ def test_durations():
     assert parse_duration(" 1h 30m 5s ") == 5405
     assert parse_duration("0.5m") == 30
     for text in ("", "m", "10 x", "-5s", "1h nope", "nan"):
-        with pytest.raises(ValueError, match="budget"):
+        with refuses("budget"):
             parse_duration(text)
     assert format_duration(59.96) == "60.0 s"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engram.data.dataset import Data
 from engram.streams import Stream, Task, class_incremental, domain_incremental, permuted, rotated
 from engram.streams.row_numbers import pack_rows, unpack_rows
+from tests.refusals import refuses
 from tests.streams.toy_data import same, toy
 
 
@@ -79,9 +80,9 @@ def test_a_test_row_may_not_be_trained_on_in_another_task():
 def test_no_tasks_and_unknown_heads_are_refused():
     with pytest.raises(ValueError, match="tasks: expected at least one task"):
         Stream(data=toy(), tasks=())
-    with pytest.raises(ValueError, match="did you mean 'single'"):
+    with refuses("head", near="single"):
         replace(class_incremental(toy()), head="singel")
-    with pytest.raises(ValueError, match="tasks: expected at least one task"):
+    with refuses("tasks"):
         class_incremental(toy())[3:]
 
 
@@ -192,7 +193,7 @@ class Twice:
 def test_unknown_views_must_be_given():
     data = toy()
     stream = replace(class_incremental(data), view=Twice())
-    with pytest.raises(ValueError, match="view: unknown name 'twice'"):
+    with refuses("view"):
         Stream.from_dict(data, stream.to_dict())
     assert Stream.from_dict(data, stream.to_dict(), view=Twice()) == stream
     with pytest.raises(ValueError, match=r"describes itself as {}"):

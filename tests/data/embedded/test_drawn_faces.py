@@ -12,6 +12,7 @@ from engram.data import load
 from engram.data.embedded.canvas import Canvas
 from engram.data.embedded.drawn_faces import GROUPS, MIXTURES, UNITS, mix_units
 from engram.data.faces.expressions import EXPRESSIONS
+from tests.refusals import refuses
 
 FEW = 150
 
@@ -158,7 +159,7 @@ def test_bad_options_are_named(option, value):
 
 
 def test_unknown_options_are_named():
-    with pytest.raises(ValueError, match="unknown name 'sise', did you mean 'size'"):
+    with refuses("option of faces", near="size"):
         load("faces", sise=32)
 
 

@@ -13,6 +13,7 @@ from scipy.io import savemat
 import engram
 from engram.data import load
 from tests.data.photos import photo_trees as trees
+from tests.refusals import refuses
 
 RED, BLUE, GREEN = [250, 0, 0], [0, 0, 250], [0, 128, 0]
 
@@ -144,7 +145,7 @@ def test_missing_sets_are_named(root, tmp_path):
     (tmp_path / "svhn" / "nothing").mkdir()
     with pytest.raises(ValueError, match=r"flowers \(flowers102\), .* sets=\['digits'\]"):
         load("eight_task", root=tmp_path)
-    with pytest.raises(ValueError, match="did you mean 'birds'"):
+    with refuses("sets", near="birds"):
         load("eight_task", root=tmp_path, sets=["bird"])
     with pytest.raises(ValueError, match="eight_task was not found"):
         load("eight_task", root=tmp_path / "svhn" / "nothing")

@@ -24,6 +24,7 @@ from engram.data.skeletons.skeleton_data import (
 )
 from engram.errors import BadArgument
 from engram.models.stgcn import STGCN
+from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
 
@@ -41,7 +42,7 @@ def test_bones_make_a_tree(edges, joints):
     matrix = adjacency(edges, joints)
     assert torch.equal(matrix, matrix.T)
     assert matrix.sum() == 2 * (joints - 1)
-    with pytest.raises(ValueError, match="joints"):
+    with refuses("joints"):
         bones(17)
 
 
@@ -132,7 +133,7 @@ def test_damage_can_be_dropped_or_refused():
     assert len(told) == 3
     with pytest.raises(ValueError, match="none with no body"):
         repair_sequences(damaged(), "error")
-    with pytest.raises(ValueError, match="did you mean 'interpolate'"):
+    with refuses("repair", near="interpolate"):
         repair_sequences(damaged(), "interpolat")
     with pytest.raises(ValueError, match="at least one that can be used"):
         repair_sequences(damaged().take([4, 5]))
@@ -185,7 +186,7 @@ def test_nw_ucla_can_hold_out_one_view(tmp_path):
     tuning = load("nw_ucla", root=tmp_path, frames=4, held="stored", split="tuning")
     assert torch.equal(tuning.test, stored.valid)
     assert torch.equal(tuning.train, stored.train)
-    with pytest.raises(ValueError, match="did you mean 'stored'"):
+    with refuses("held", near="stored"):
         load("nw_ucla", root=tmp_path, held="store")
     with pytest.raises(ValueError, match="held: expected 'drawn', the official split"):
         load("nw_ucla", root=tmp_path, held="stored", split="official")
@@ -286,7 +287,7 @@ def test_raw_ntu_by_name(tmp_path):
     assert both.attributes["subject"][both.test].tolist() == [3]
     assert both.labels.bincount().tolist() == [10, 11, 10]
     assert (both.attributes["action"] == torch.tensor([11, 1, 2])[both.labels]).all()
-    with pytest.raises(ValueError, match="no body"):
+    with refuses("sequences"):
         load("ntu60", root=tmp_path, classes=2, repair="error")
 
 
@@ -301,7 +302,7 @@ def test_ntu_without_a_class_is_refused(tmp_path):
         with pytest.raises(ValueError, match=r"training sequences .*none of \['brush teeth'\]"):
             load(tmp_path, classes=asked)
     for asked in ("eat meal", [], [0, 0], [60], [-1], [0.5], ["eat"], 0, True):
-        with pytest.raises(BadArgument, match="classes"):
+        with refuses("classes"):
             load(tmp_path, classes=asked)
     (tmp_path / "S001C001P001R001A000.skeleton").write_text(skeleton_text({}))
     with pytest.raises(ValueError, match="A001"):
@@ -444,7 +445,7 @@ def test_prepared_forms_are_checked(tmp_path):
     np.save(tmp_path / "train_data.npy", np.zeros((3, 3, 300, 25, 2), np.float32))
     with pytest.raises(ValueError, match="classes: expected at most 60"):
         load(tmp_path, classes=61)
-    with pytest.raises(ValueError, match="persons"):
+    with refuses("persons"):
         load(tmp_path, persons="both")
 
 

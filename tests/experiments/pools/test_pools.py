@@ -23,6 +23,7 @@ from engram.io import _machine_id
 from engram.records import RunDirectory, run_id
 from engram.records.locks import Claims
 from tests.forks import FORKS
+from tests.refusals import refuses
 
 BASE = {"stream": {"data": "blobs"}, "training": {"epochs": 1}, "seeds": 2}
 RECIPES = [BASE | {"method": name} for name in ("ER", "Finetune")]
@@ -228,7 +229,7 @@ def test_runs_of_another_process_are_left_to_it_and_named_once(tmp_path: Path) -
 
 
 def test_unknown_pools_and_what_processes_need() -> None:
-    with pytest.raises(BadArgument, match="pool: unknown name 'proceses', did you mean 'proc"):
+    with refuses("pool", near="processes"):
         find_pool("proceses")
     with pytest.raises(BadArgument, match="out: expected a run directory"):
         engram.sweep(RECIPES, pool="processes")

@@ -33,6 +33,7 @@ from engram.reproduce.papers.cgl_paper import (
     task_orders,
 )
 from engram.reproduce.papers.paper_base import assign_settings
+from tests.refusals import refuses
 
 QUICK = (
     "epochs=1", "seeds=2", "task_orders=2", "class_orders=1", "widths=[4]", "depths=[1]",
@@ -397,5 +398,5 @@ def test_the_loss_of_replay_alone():
         cell = choose_cells(table.cells, f"dataset=UCLA-CIL,method={method}")[0]
         losses[method] = table.entry(cell).recipes[0].training.loss
     assert losses == {"REPLAY": "ce", "BARE": "balanced"}
-    with pytest.raises(BadArgument, match="did you mean 'ce'"):
+    with refuses("loss", near="ce"):
         find_table("cgl/2", assignments=["replay_loss=cee"])

@@ -26,6 +26,7 @@ from engram.reproduce.papers.confer_paper import (
     recipe,
 )
 from engram.reproduce.papers.paper_base import assign_settings
+from tests.refusals import refuses
 
 TASK, CLASS = "Task-IL", "Class-IL"
 BY_TASK = {"memory.shared_by": "task"}
@@ -135,7 +136,7 @@ def test_second_halves_have_copies_or_fewer_rows():
     assert plain.key != more.key
     fewer = recipe(PAPER, block("AffectNet", augmentation="downsampled"), "LB")
     assert fewer.stream["data_options"] == {"size": 100, "per_class": 15000}
-    with pytest.raises(BadArgument, match=r"augmentation: .*'wiht', did you mean 'with'"):
+    with refuses("augmentation", near="with"):
         recipe(PAPER, block(augmentation="wiht"), "LB")
 
 
