@@ -302,7 +302,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return named or any(message in str(error) for message in messages)
 
 
-# -- Suggestions for misspelt names, and plurals ---------------------------------------------------
+# -- suggestions for misspelt names, and plurals ---------------------------------------------------
 
 # Names used by PyTorch, other libraries and papers: letters only, as compared by `suggest_name`. A
 # synonym may belong to several names; it is suggested if the name is valid in the context.

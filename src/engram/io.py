@@ -309,7 +309,7 @@ def _machine_id() -> str:
     return hashlib.blake2b(f"{platform.node()} {boot} {space}".encode(), digest_size=4).hexdigest()
 
 
-# -- Bytes, text, JSON and YAML, written atomically ------------------------------------------------
+# -- bytes, text, JSON and YAML, written atomically ------------------------------------------------
 
 MAX_INDENTED = 100  # JSON with longer lists is written without indentation
 
@@ -402,7 +402,7 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
         raise RecordError(f"{problem}") from problem
 
 
-# -- Tensor files with checksums -------------------------------------------------------------------
+# -- tensor files with checksums -------------------------------------------------------------------
 # The files are plain safetensors. A checksum of each tensor stands in the header next to the facts,
 # so that reading one tensor verifies just that one.
 
@@ -522,7 +522,7 @@ class TensorFile:
         return RecordError(f"{self.path}: is damaged (checksum mismatch in {part})")
 
 
-# -- Strict YAML: duplicate keys and unreadable text are one clear error ---------------------------
+# -- strict YAML: duplicate keys and unreadable text are one clear error ---------------------------
 
 MAX_YAML_VALUES = 1_000_000  # nested references can grow without bound
 MAX_YAML_LEVELS = 2000  # deeper texts are not given to libyaml

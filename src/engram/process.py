@@ -59,7 +59,7 @@ def exit_now(number: int) -> None:
     raise Ended(number)
 
 
-# -- Processes started by ``torchrun`` -------------------------------------------------------------
+# -- processes started by ``torchrun`` -------------------------------------------------------------
 
 
 def is_torchrun() -> bool:

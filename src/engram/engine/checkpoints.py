@@ -227,7 +227,7 @@ def restore_learner(
         raise RecordError(f"{path}: is not a valid checkpoint ({problem})") from problem
 
 
-# -- Resuming inside a task, at the very next step -------------------------------------------------
+# -- resuming inside a task, at the very next step -------------------------------------------------
 # The state of a learner covers its weights, method state, optimiser and memory. This is the rest:
 # the position in the task, the state of the schedule and the log, and what the trainer holds.
 
@@ -418,7 +418,7 @@ class StepSlices:
         return ResumePoint(position, facts, tensors)
 
 
-# -- Copying a learner from the first rank to all others -------------------------------------------
+# -- copying a learner from the first rank to all others -------------------------------------------
 
 
 def copy_from_first_rank(ranks: Ranks, learner: RunLearner) -> None:

@@ -238,7 +238,7 @@ def _split_by_position(group: TaskGroup, places: list[int]) -> list[list[int]]:
     return list(found.values())
 
 
-# -- Sharing the training of common first tasks ----------------------------------------------------
+# -- sharing the training of common first tasks ----------------------------------------------------
 # A run is a pure function of its seed, its method and the tasks seen so far. In a study of all
 # orders of five tasks, 120 runs share 5 first tasks, 20 first pairs and 60 first triples: one run
 # of each group is trained, and the others copy it. Output columns are assigned to classes in the
@@ -312,7 +312,7 @@ def copy_learner(source: RunLearner, target: RunLearner) -> None:
     target.resume_point = None  # if it was interrupted inside the stage, it has finished that now
 
 
-# -- Restoring learners when a stage is repeated ---------------------------------------------------
+# -- restoring learners when a stage is repeated ---------------------------------------------------
 
 
 class Rollback:

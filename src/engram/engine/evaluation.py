@@ -274,7 +274,7 @@ def validation_items(learner: RunLearner, method: Method) -> TrainingRows:
     return learner.complete_items(*every)
 
 
-# -- Detecting divergence --------------------------------------------------------------------------
+# -- detecting divergence --------------------------------------------------------------------------
 # A diverged run has no accuracy: a network with exploded weights predicts one class for every
 # input, which would look like a poor learner that forgets little.
 

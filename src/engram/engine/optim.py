@@ -190,7 +190,7 @@ def make_optimizer(training: Training, networks: Networks) -> Optimizer | Partit
     return PartitionedOptimizer(tuple(part for part in parts if part[0].start < part[0].stop))
 
 
-# -- Learning rate schedules, early stopping and best epochs of R runs -----------------------------
+# -- learning rate schedules, early stopping and best epochs of R runs -----------------------------
 
 
 class Schedule:

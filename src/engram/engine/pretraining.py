@@ -189,7 +189,7 @@ def _take_over_root(learner: RunLearner, stand: RunLearner) -> None:
     learner.ledger.record(0, "prologue", read)
 
 
-# -- Setting rows aside for pretraining ------------------------------------------------------------
+# -- setting rows aside for pretraining ------------------------------------------------------------
 
 
 def split_off_rows(stream: Stream, share: float, seed: int) -> tuple[Stream, Stream]:

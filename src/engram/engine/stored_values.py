@@ -127,10 +127,11 @@ def _compute_values(learner: RunLearner, method: Method, which: Tensor) -> Value
     return {name: torch.cat([part[name].detach() for part in parts]) for name in parts[0]}
 
 
-# -- Training on latents ---------------------------------------------------------------------------
+# -- training on latents ---------------------------------------------------------------------------
 # The root of the network encodes the rows of a task once, and only its top is trained. The root is
 # frozen during such a task, so its outputs in eval mode form a table. Inputs of earlier tasks are
 # not read again: exemplars are stored with their latents.
+
 
 ENCODED_AT_ONCE = 1024
 LATENT_NAME = "latent"  # of the value that `remember` keeps with exemplars

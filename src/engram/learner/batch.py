@@ -77,7 +77,7 @@ class Batch(NamedTuple):
         return (self.opened >= 0) & (self.opened < self.now)
 
 
-# -- Training rows ---------------------------------------------------------------------------------
+# -- training rows ---------------------------------------------------------------------------------
 
 
 class TrainingRows(NamedTuple):

@@ -137,7 +137,7 @@ class BoundNet(Net):
             parameter.requires_grad_(False)
 
 
-# -- Channels-last copies of convolution weights ---------------------------------------------------
+# -- channels-last copies of convolution weights ---------------------------------------------------
 
 
 class ChannelsLast:

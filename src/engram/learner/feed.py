@@ -260,7 +260,7 @@ def resized_crop(x: Tensor, draw: Tensor, size: tuple[int, int] | None = None) -
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 
-# -- Prefetching of rows that stay on disk ---------------------------------------------------------
+# -- prefetching of rows that stay on disk ---------------------------------------------------------
 
 PREFETCH_BATCHES = 2  # batches fetched ahead of the one being computed
 
@@ -319,7 +319,7 @@ class Prefetch:
         return {**self.__dict__, "_waiting": deque(), "_thread": None, "_process": -1}
 
 
-# -- Features of a frozen backbone as inputs -------------------------------------------------------
+# -- features of a frozen backbone as inputs -------------------------------------------------------
 
 ENTRIES_AT_ONCE = 1 << 22  # input entries encoded per pass
 

@@ -112,7 +112,7 @@ def eval_outputs(networks: Networks, weights: Weights, path: str, x: Tensor) -> 
         return call_with_weights(networks.eval, values, (path, x), networks.ties)
 
 
-# -- Networks that consist of linear layers --------------------------------------------------------
+# -- networks that consist of linear layers --------------------------------------------------------
 # The gradient of a weight matrix for one sample is the outer product of the layer's input and the
 # gradient at its output, so one pass over all samples is enough. This holds if every weight is used
 # once per sample, as one row of one matrix product, and if rows do not interact. Both are verified
@@ -279,7 +279,7 @@ def linear_sums(
     return networks.layout.flatten(parts[name] for name in shapes)
 
 
-# -- Networks with some large linear layers --------------------------------------------------------
+# -- networks with some large linear layers --------------------------------------------------------
 # The pass is mapped over samples. A large weight matrix that is used once per sample, as one row of
 # one product, has the outer product of that row and the gradient at its output as its gradient.
 # Rows and output gradients of all samples are stored instead of one matrix per sample, and a single

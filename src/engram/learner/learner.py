@@ -298,7 +298,7 @@ class RunLearner:
         return nbytes_by_kind(self)
 
 
-# -- Memory use in bytes ---------------------------------------------------------------------------
+# -- memory use in bytes ---------------------------------------------------------------------------
 
 
 def memory_nbytes(learner: RunLearner) -> int:

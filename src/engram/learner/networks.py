@@ -282,7 +282,7 @@ class FunctionalNet(Net):
         return output
 
 
-# -- Caching teacher outputs -----------------------------------------------------------------------
+# -- caching teacher outputs -----------------------------------------------------------------------
 
 
 class TeacherCache:
@@ -330,7 +330,7 @@ def _iterate_dicts(tree: Any) -> Iterator[Any]:
             yield from _iterate_dicts(part)
 
 
-# -- Splitting a forward pass over ranks -----------------------------------------------------------
+# -- splitting a forward pass over ranks -----------------------------------------------------------
 # A loss may be any function of a network's outputs (means with their own denominators, margins,
 # projections), so it is the forward pass that is split, not the loss: each rank computes its rows,
 # all ranks gather all outputs, and each computes the whole loss. In the backward pass a rank

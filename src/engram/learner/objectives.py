@@ -37,7 +37,7 @@ OBJECTIVES: dict[str, Callable[[Tensor, Batch], Tensor]] = {
 }
 
 
-# -- Training scopes -------------------------------------------------------------------------------
+# -- training scopes -------------------------------------------------------------------------------
 
 SCOPES = ("seen", "own", "then", "current", "all")
 

@@ -235,7 +235,7 @@ class Networks:
         return self
 
 
-# -- Additional networks of a method ---------------------------------------------------------------
+# -- additional networks of a method ---------------------------------------------------------------
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 
@@ -303,7 +303,7 @@ def network_settings(networks: MethodNetworks) -> dict[str, NetworkSettings]:
     return {k: v.settings for k, v in networks.items() if isinstance(v, Network)}
 
 
-# -- Training some of the parameters ---------------------------------------------------------------
+# -- training some of the parameters ---------------------------------------------------------------
 
 
 class TrainableSlices:

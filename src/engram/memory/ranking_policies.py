@@ -86,7 +86,7 @@ class Policy(Protocol):
         ...
 
 
-# -- Groups that share a quota: one class of a task, or a whole task -------------------------------
+# -- groups that share a quota: one class of a task, or a whole task -------------------------------
 
 
 class RowGroup(NamedTuple):
@@ -195,7 +195,7 @@ class Random:
         return random_order(group_key(learner, column), len(rows))[:count]
 
 
-# -- Weighted sampling without replacement ---------------------------------------------------------
+# -- weighted sampling without replacement ---------------------------------------------------------
 
 _LAST = 1e4  # more than any log weight of a double plus any Gumbel number drawn here
 
@@ -531,7 +531,7 @@ def _replace_where(fresh: Tensor, before: Tensor, after: Tensor) -> Tensor:
     return values
 
 
-# -- Policies by name ------------------------------------------------------------------------------
+# -- policies by name ------------------------------------------------------------------------------
 
 RANK_ARGUMENTS = ("learner", "rows", "column", "count")  # of a ranking
 _SUMMARIES = {

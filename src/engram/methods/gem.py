@@ -162,7 +162,7 @@ class GEM(Method):
         learner.exemplars = self.memory.update(learner, task.train)
 
 
-# -- The quadratic program: minimise u' A u / 2 + q' u over u >= 0 ---------------------------------
+# -- the quadratic program: minimise u' A u / 2 + q' u over u >= 0 ---------------------------------
 # Written for one problem; it can be mapped over runs and captured into a CUDA graph, because the
 # number of iterations is fixed and nothing waits for the device. A shortcut that depends on values
 # is tried only where values may be read.

@@ -323,7 +323,7 @@ def check_every_n_steps(method: Method) -> int:
     return pace
 
 
-# -- Checks of what verbs take and return ----------------------------------------------------------
+# -- checks of what verbs take and return ----------------------------------------------------------
 
 VERBS = tuple(
     name

@@ -23,7 +23,7 @@ from engram.metrics.checked_arrays import (
     mean_or_nan,
 )
 
-# -- Definitions of forgetting ---------------------------------------------------------------------
+# -- definitions of forgetting ---------------------------------------------------------------------
 # Ten formulas that papers and libraries call "forgetting". Each takes a checked matrix
 # `[..., stage, task]` and a 0-based stage `k >= 1`, and returns the number that its source prints,
 # including the sign. Entries above the diagonal may be NaN.

@@ -33,7 +33,7 @@ class Output(NamedTuple):
     layers: dict[str, Tensor] = {}  # noqa: RUF012
 
 
-# -- Context of a forward pass: row weights and a random key ---------------------------------------
+# -- context of a forward pass: row weights and a random key ---------------------------------------
 # Both are passed in context variables rather than arguments, so that any module may sit between the
 # engine and the layer that needs them.
 
@@ -122,7 +122,7 @@ def call_number(module: nn.Module) -> int:
     return number
 
 
-# -- Checks of sample shapes -----------------------------------------------------------------------
+# -- checks of sample shapes -----------------------------------------------------------------------
 
 
 def check_image_shape(

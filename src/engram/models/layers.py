@@ -201,7 +201,7 @@ class Dropout(nn.Module):
         return torch.where(kept, x / (1 - self.p), 0.0) if self.p < 1 else torch.zeros_like(x)
 
 
-# -- Batch normalisation as one autograd function --------------------------------------------------
+# -- batch normalisation as one autograd function --------------------------------------------------
 # Composed of plain operations, its gradient would read and write the activations about twice as
 # often, and in lockstep that memory traffic dominates the time of a step.
 

@@ -254,7 +254,7 @@ def _is_right(net: Net, batch: Batch, output: Output, columns: Tensor) -> Tensor
     return (mask_logits(output.logits, columns).argmax(-1) == batch.target) & (batch.w > 0)
 
 
-# -- Facts about a run and its network -------------------------------------------------------------
+# -- facts about a run and its network -------------------------------------------------------------
 
 
 class Facts(NamedTuple):
@@ -321,7 +321,7 @@ def mask_logits(logits: Tensor, columns: Tensor) -> Tensor:
     return logits.masked_fill(~columns, -torch.inf)
 
 
-# -- Passes over rows, and the heads under which test items are compared ---------------------------
+# -- passes over rows, and the heads under which test items are compared ---------------------------
 
 ROWS_PER_BATCH = 256  # rows of a batch
 
@@ -443,7 +443,7 @@ def shuffle_rows(
         yield parts[0]._replace(**{name: value[run, index] for name, value in rows.items()})
 
 
-# -- Detectors that read features and logits only, from one shared pass ----------------------------
+# -- detectors that read features and logits only, from one shared pass ----------------------------
 
 
 @dataclass(frozen=True)

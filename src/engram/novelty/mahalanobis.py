@@ -201,7 +201,7 @@ class Mahalanobis(Detector):
         return {**state, **last, **more}
 
 
-# -- Class means and a shared covariance of features, updated stage by stage -----------------------
+# -- class means and a shared covariance of features, updated stage by stage -----------------------
 
 GaussianState = Mapping[str, Any]
 RTOL = 1e-6  # of the largest variance: what is less is none

@@ -183,7 +183,7 @@ class Tuned(Detector):
         ]
 
 
-# -- Splitting a view into groups of runs, and merging the results ---------------------------------
+# -- splitting a view into groups of runs, and merging the results ---------------------------------
 
 
 class StagePart(NamedTuple):

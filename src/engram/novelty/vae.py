@@ -272,7 +272,7 @@ def initial_weights(shape: tuple[int, ...], latent: int, key: keys.Key) -> dict[
         }
 
 
-# -- Autoencoders: ``net(x, noise, key)`` returns errors and divergences ---------------------------
+# -- autoencoders: ``net(x, noise, key)`` returns errors and divergences ---------------------------
 
 VARIANCE_RANGE = (0.01, 7.0)  # within which the variances of z stay
 DROPOUT = 0.2

@@ -196,7 +196,7 @@ def _refuse_circles(tree: ClassTree) -> None:
                 break  # a circle further up, which its own members report
 
 
-# -- Reading class trees: files of child and parent, attributes of data ----------------------------
+# -- reading class trees: files of child and parent, attributes of data ----------------------------
 
 COLUMNS = ("child", "parent")
 

@@ -251,7 +251,7 @@ def _find_class_id(argument: str, wanted: str | int, data: Data) -> int:
     return data.classes.index(found[0])
 
 
-# -- Drawing the tasks of a hierarchical stream ----------------------------------------------------
+# -- drawing the tasks of a hierarchical stream ----------------------------------------------------
 
 _ATTEMPTS = 200
 
@@ -327,7 +327,7 @@ def _fill(
     return groups
 
 
-# -- The published IIRC streams: class trees, task configurations, splits --------------------------
+# -- the published IIRC streams: class trees, task configurations, splits --------------------------
 
 IIRC_VARIANTS = ("cifar", "imagenet-full", "imagenet-lite")
 IIRC_HELD_OUT = {"cifar": 0.1, "imagenet": 0.04}  # shares for in-task and for post-task validation

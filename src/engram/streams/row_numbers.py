@@ -127,7 +127,7 @@ def partition_rows(groups: Sequence[Tensor], hands: int, seed: int) -> list[Tens
     return [torch.cat(part).sort().values if part else torch.empty(0).long() for part in parts]
 
 
-# -- Exact fractions of a number of rows -----------------------------------------------------------
+# -- exact fractions of a number of rows -----------------------------------------------------------
 
 
 def exact_fraction(share: float) -> Fraction:

@@ -362,7 +362,7 @@ class Stream:
         )
 
 
-# -- Validity of a stream: rows exist, parts are disjoint, every task shows labels -----------------
+# -- validity of a stream: rows exist, parts are disjoint, every task shows labels -----------------
 
 _DISJOINT_PARTS = (
     ("train", "test"), ("train", "valid"), ("train", "post_valid"),
@@ -446,7 +446,7 @@ def _check_labels(stream: Stream) -> None:
                 raise bad(f"tasks[{k}].{kind}", "rows with a visible label", got)
 
 
-# -- New classes of reordered tasks ----------------------------------------------------------------
+# -- new classes of reordered tasks ----------------------------------------------------------------
 
 
 def update_new_classes(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Task, ...]:
@@ -463,7 +463,7 @@ def update_new_classes(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Tas
     return tuple(result)
 
 
-# -- Conversion to and from JSON values ------------------------------------------------------------
+# -- conversion to and from JSON values ------------------------------------------------------------
 
 
 def task_to_dict(task: Task) -> dict[str, Any]:
@@ -507,7 +507,7 @@ def check_stream_dict(data: Data, plain: Any, view: View | None) -> None:
         raise bad("view", f"a view that describes itself as {plain['view']}", view.describe())
 
 
-# -- Representation as text and HTML ---------------------------------------------------------------
+# -- representation as text and HTML ---------------------------------------------------------------
 
 MAX_TASKS_SHOWN = 30  # lines of a table in a notebook
 

@@ -173,7 +173,7 @@ def _make_dense(leaf: Tensor) -> Tensor:
     return leaf.clone()  # keeps a dense order of axes, makes others contiguous
 
 
-# -- Compiling a lockstep step: element-wise passes are fused into few kernels ---------------------
+# -- compiling a lockstep step: element-wise passes are fused into few kernels ---------------------
 # The step is traced with mapping and differentiation already applied, then passed to
 # ``torch.compile``. Equal traces on equal shapes share one compiled function, so later stages and
 # other seeds do not compile again.

@@ -60,7 +60,7 @@ from engram.methods.method import (
     check_update_direction,
 )
 
-# -- One optimiser step of R runs, in place, on tensors at fixed addresses -------------------------
+# -- one optimiser step of R runs, in place, on tensors at fixed addresses -------------------------
 
 
 class MappedStep:

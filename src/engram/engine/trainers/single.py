@@ -316,7 +316,7 @@ def _make_collator(learner: RunLearner, method: Method) -> Collator:
     )
 
 
-# -- Parameters that are frozen while a run trains alone -------------------------------------------
+# -- parameters that are frozen while a run trains alone -------------------------------------------
 
 
 class FrozenEntries:

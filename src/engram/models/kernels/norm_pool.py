@@ -182,7 +182,7 @@ def _measure_gap(
     return max(float((a.detach() - b.detach()).abs().max()) for a, b in pairs)
 
 
-# -- Trials of a kernel before it is used ----------------------------------------------------------
+# -- trials of a kernel before it is used ----------------------------------------------------------
 
 
 def passes_trial(gap: Callable[[], float], most: float, *, what: str, broken: list[str]) -> bool:
