@@ -40,7 +40,7 @@ def recorded(*sets: tuple[int, ...], stage: int = 2, keep: str = "scores") -> Re
     kept = []
     for k in range(stage + 1):
         record_stage(rows, said, items, stage=k)
-        kept.append(Prediction.of(said, items, recipe="r", seed=0, stage=k, keep=keep))
+        kept.append(Prediction.from_scores(said, items, recipe="r", seed=0, stage=k, keep=keep))
     return Result(rows.frame(), predictions=kept, items={("r", ""): items})
 
 

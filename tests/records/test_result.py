@@ -264,7 +264,7 @@ def test_multi_label_streams_are_recorded_and_recomputed() -> None:
         scores = np.random.default_rng(stage).normal(size=(len(items), 4))
         scores = scores[np.searchsorted([0, 1, 2, 3], items.rows)]  # equal rows, equal scores
         record_stage(rows, scores, items, stage=stage)
-        kept.append(Prediction.of(scores, items, recipe="r", seed=0, stage=stage))
+        kept.append(Prediction.from_scores(scores, items, recipe="r", seed=0, stage=stage))
     recipes = {"r": {"stream": {"head": "single"}}}
     result = Result(rows.frame(), recipes=recipes, predictions=kept, items={("r", ""): items})
     np.testing.assert_array_equal(result.recompute().full_matrix, result.full_matrix)
@@ -284,7 +284,7 @@ def label_sets(name: str = "r") -> Result:
     for stage in range(3):
         scores = np.random.default_rng(stage).normal(size=(4, 4))[items.rows]
         record_stage(rows, scores, items, stage=stage)
-        kept.append(Prediction.of(scores, items, recipe=name, seed=0, stage=stage))
+        kept.append(Prediction.from_scores(scores, items, recipe=name, seed=0, stage=stage))
     recipes = {name: {"stream": {"head": "single"}}}
     return Result(rows.frame(), recipes=recipes, predictions=kept, items={(name, ""): items})
 

@@ -184,7 +184,7 @@ INSPECTIONS: dict[str, Callable[..., str]] = {
 
 def _inspect_networks(method: Method) -> None:
     found = method.networks(
-        StreamOutline.of(make_streams()[0]).beside(16, LatentOutline((16,), False))
+        StreamOutline.from_stream(make_streams()[0]).with_features(16, LatentOutline((16,), False))
     )
     place = find_place(type(method), "networks")
     named = isinstance(found, Mapping) and all(

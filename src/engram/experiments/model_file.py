@@ -61,7 +61,7 @@ class UnsavedModel:
         """Write it as a model file."""
         return save_model(path, self.found, self.made)
 
-    def opened(self, learner: Any, **options: Any) -> Any:
+    def open(self, learner: Any, **options: Any) -> Any:
         """A learner with it; the run's own method and model need not be given again."""
         given = {k: v for k, v in options.items() if v is not None}
         own = {"method": self.run.method, "model": self.run.model}

@@ -253,7 +253,7 @@ class Recorder:
             return
         ledgers = collect_ledgers(results)
         self.folder.append(
-            Rows.joined([one.rows for one in results]),
+            Rows.join([one.rows for one in results]),
             predictions=collect_predictions(results, plans), arrays=stored_arrays(results),
             ledger={"runs": ledgers} if ledgers else None,
             probes=list_probed_stages(results, plans) or None,
@@ -300,7 +300,7 @@ def collect_predictions(results: Sequence[StageResult], plans: Sequence[Plan]) -
 def _make_prediction(result: StageResult, plan: Plan) -> Prediction | None:
     if result.diverged or plan.keep == "counts":
         return None
-    return Prediction.of(
+    return Prediction.from_scores(
         result.scores, result.items, **result.key._asdict(), keep=plan.keep,
         **_kept_network(result.learner, plan.keep),
     )  # fmt: skip
@@ -372,7 +372,7 @@ class MemoryRecords:
     ) -> Result:
         """All of it."""
         return Result(
-            Rows.joined(self._rows).frame(),
+            Rows.join(self._rows).frame(),
             recipes={plan.recipe: dict(plan.content) for plan in plans},
             predictions=self._predictions,
             arrays=ProbeArrays(memory=self._arrays),

@@ -85,11 +85,11 @@ def _measure_together(
     view = StageView(results)
     rows, asked = view.rows(), dict[str, StageView]()
     for probe in standard:
-        asked[probe.name] = view.of(probe.needs, None)
+        asked[probe.name] = view.for_probe(probe.needs, None)
         rows.extend(_ask_probe(probe, asked[probe.name]))
     for key, probe in probes.items():
         before = [one.states.get(key, {}) for one in results]
-        asked[key] = view.of(probe.needs, stack(before))
+        asked[key] = view.for_probe(probe.needs, stack(before))
         rows.extend(_ask_probe(probe, asked[key]), prefix=f"{probe.name}/")
     parts = rows.by_run(
         recipe=[one.recipe for one in results], label=[one.label for one in results],
@@ -97,7 +97,7 @@ def _measure_together(
         stage=view.stage,
     )  # fmt: skip
     for r, (result, part) in enumerate(zip(results, parts, strict=True)):
-        result.rows = Rows.joined([result.rows, part]) if len(result.rows) else part
+        result.rows = Rows.join([result.rows, part]) if len(result.rows) else part
         result.arrays = {**result.arrays, **_arrays_of_run(asked, r)}
         for key in probes:
             kept = asked[key].kept

@@ -50,7 +50,7 @@ class StageView:
         self.shared: dict[str, Any] = {}  # passes over rows, likewise
         self.whole: tuple[StageView, list[int]] | None = None  # of which this is a part
 
-    def of(self, needs: Sequence[str], state: Any) -> StageView:
+    def for_probe(self, needs: Sequence[str], state: Any) -> StageView:
         """The same view for one probe, with what it may use and what it kept before."""
         other = StageView(self.members, needs=needs, state=state)
         other._known, other.shared, other.whole = self._known, self.shared, self.whole

@@ -219,7 +219,7 @@ class Rows:
         self._lengths += other._lengths
 
     @classmethod
-    def joined(cls, several: Sequence[Rows]) -> Rows:
+    def join(cls, several: Sequence[Rows]) -> Rows:
         """The rows of several collections, which stay as they are."""
         together = cls()
         if several:  # words are only ever added, so sharing them harms nobody

@@ -112,7 +112,7 @@ class PartFiles(Generic[K, V, P]):
         self._problems: list[Problem] = []
 
     @classmethod
-    def joined(cls, several: Iterable[Self]) -> Self:
+    def join(cls, several: Iterable[Self]) -> Self:
         """Several collections as one; later collections count first."""
         whole = cls()  # type: ignore[call-arg]  # of a subclass, which can do without arguments
         for one in several:
@@ -204,7 +204,7 @@ class Prediction:
     exemplars: npt.NDArray[Any] | None = None
 
     @classmethod
-    def of(
+    def from_scores(
         cls,
         scores: Any,
         items: EvaluationItems,
@@ -233,7 +233,9 @@ class Prediction:
         >>> items = EvaluationItems(
         ...     rows=[0], task=[0], targets=[1], opening=[0, 0], visible=[[1, 1]], classes=[4, 2]
         ... )
-        >>> kept = Prediction.of([[0.5, 1.5]], items, recipe="r", seed=0, stage=0, keep="labels")
+        >>> kept = Prediction.from_scores(
+        ...     [[0.5, 1.5]], items, recipe="r", seed=0, stage=0, keep="labels"
+        ... )
         >>> kept.predicted(items, head="single").tolist()
         [1]
         """

@@ -65,8 +65,8 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
     ledger, environment = (_documents(folders, k, problems) for k in ("ledger", "environment"))
     return Result(
         frame, recipes=contents, items=_find_items(folders), ledger=ledger,
-        predictions=Predictions.joined(folder.predictions() for folder in folders),
-        arrays=ProbeArrays.joined(folder.arrays() for folder in folders),
+        predictions=Predictions.join(folder.predictions() for folder in folders),
+        arrays=ProbeArrays.join(folder.arrays() for folder in folders),
         problems=problems, environment=environment, models=_find_models(folders),
     )  # fmt: skip
 
@@ -178,8 +178,8 @@ def combine(results: Iterable[Result]) -> Result:
     return Result(
         to_frame(whole.table), items=items,
         recipes={key: value for one in several for key, value in one.recipes.items()},
-        predictions=Predictions.joined(one.predictions for one in several),
-        arrays=ProbeArrays.joined(one.stored for one in several),
+        predictions=Predictions.join(one.predictions for one in several),
+        arrays=ProbeArrays.join(one.stored for one in several),
         problems=[p for one in several for p in one._problems],
         ledger=[entry for one in several for entry in one.ledger],
         environment=[facts for one in several for facts in one.environment],

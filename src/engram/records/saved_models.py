@@ -23,7 +23,7 @@ class ModelInMemory(Protocol):
     def save(self, path: Path) -> Path:
         """Write it to a file."""
 
-    def opened(self, learner: Any, **options: Any) -> Any:
+    def open(self, learner: Any, **options: Any) -> Any:
         """A learner (of that class) with it."""
 
 
@@ -43,7 +43,7 @@ def load_model(
     # by name: a result is read without torch, and only who wants a network loads what trains one
     learner = import_module("engram.deploy.deployed_learner").Learner
     return (
-        learner.load(kept, **options) if isinstance(kept, Path) else kept.opened(learner, **options)
+        learner.load(kept, **options) if isinstance(kept, Path) else kept.open(learner, **options)
     )
 
 

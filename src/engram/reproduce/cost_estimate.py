@@ -111,7 +111,7 @@ def estimate_costs(
     engine = Engine([p.run for p in plans], device=device, together=together, group_size=group_size)
     groups, shrunk = [], dict[int, Stream]()
     for places in engine.groups():
-        lockstep = engine.maps(places) and not engine.apart(places)
+        lockstep = engine.maps(places) and not engine.runs_separately(places)
         runs = [engine.runs[one] for one in (places if lockstep else places[:1])]
         for run in runs:
             if id(run.stream) not in shrunk:
