@@ -224,7 +224,6 @@ def shorten_warnings() -> Iterator[None]:
         warnings.showwarning = usual
 
 
-# ------------------------------------------------------------------------------------------------
 # What was asked of a run directory, kept there so that ``engram resume`` can go on with it.
 
 

@@ -119,7 +119,6 @@ def run(
     refuse_diverged([run_request(request, out, again=again, budget=budget)])
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram sweep``.
 
 
@@ -188,7 +187,6 @@ def sweep(
     refuse_diverged([run_request(request, out, again=again, budget=budget)])
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram search``.
 
 
@@ -279,7 +277,6 @@ def search(
     search_request(request, out, budget=budget)
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram resume``.
 
 
@@ -425,7 +422,6 @@ def _python_only_error(directory: Path, why: str) -> RecordError:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram demo``: the whole way from data to a report, in under two minutes.
 
 

@@ -213,7 +213,7 @@ class Detector(Probe):
 
     def _validation(self, view: StageView) -> Iterator[Any]:
         """Inputs of the validation rows; what is counted is their first reading."""
-        return (batch.x for batch in view.of(view.needs, None).validation(ROWS_PER_BATCH))
+        return (batch.x for batch in view.for_probe(view.needs, None).validation(ROWS_PER_BATCH))
 
     def _of_rows(
         self, view: StageView, x: Any, output: Output, columns: Tensor, state: Any
@@ -385,7 +385,7 @@ def _pass_rows(view: StageView, part: str) -> tuple[list[tuple[Batch, Output]], 
         sizes = counts[places]
         return list(_trim_padding(every, places, int(sizes.max(initial=0)))), sizes
     if part not in view.shared:
-        other = view.of(view.needs, None)
+        other = view.for_probe(view.needs, None)
         batches = (
             other.batches(ROWS_PER_BATCH) if part == "train" else other.validation(ROWS_PER_BATCH)
         )

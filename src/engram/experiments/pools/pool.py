@@ -111,7 +111,6 @@ class Pool(Protocol):
     def __call__(self, work: Work) -> Result: ...
 
 
-# ------------------------------------------------------------------------------------------------
 # Runs of equal shapes in lockstep where that is faster, as `engram.run` does.
 
 
@@ -120,7 +119,6 @@ def train_auto(work: Work) -> Result:
     return work.run_here(together=None)
 
 
-# ------------------------------------------------------------------------------------------------
 # One run after the other.
 
 
@@ -129,7 +127,6 @@ def train_serial(work: Work) -> Result:
     return work.run_here(together=False)
 
 
-# ------------------------------------------------------------------------------------------------
 # Runs of equal shapes in lockstep, whatever their size.
 
 
