@@ -406,15 +406,15 @@ def test_ctrl_c_saves_and_stops_and_twice_it_stops_at_once(tmp_path, monkeypatch
 
 def time_is_up_after(monkeypatch, asked):
     """Let a deadline pass when the saver is asked as often; what it returns heals."""
-    original, count = StepSaver.stops, [0]
+    original, count = StepSaver.should_stop, [0]
 
     def stops(self):
         count[0] += 1
         self.deadline = 0.0 if count[0] >= asked else None
         return original.fget(self)
 
-    monkeypatch.setattr(StepSaver, "stops", property(stops))
-    return lambda: monkeypatch.setattr(StepSaver, "stops", original)
+    monkeypatch.setattr(StepSaver, "should_stop", property(stops))
+    return lambda: monkeypatch.setattr(StepSaver, "should_stop", original)
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ def test_time_that_is_up_stops_inside_a_task(
     how = {"seeds": seeds, "together": name == "RWalk"}
     whole = run(tmp_path / "whole", method, **how)
     once = sum(taken)
-    monkeypatch.setattr(StepSaver, "due", lambda self: self.stops)
+    monkeypatch.setattr(StepSaver, "due", lambda self: self.should_stop)
     heal = time_is_up_after(monkeypatch, asked)
     cut = run(tmp_path / "cut", method, **how)
     heal()

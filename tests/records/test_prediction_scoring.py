@@ -83,5 +83,5 @@ def test_complaints(result):
     with pytest.raises(RecordError, match='top_k_accuracy needs keep="scores"'):
         few.metric("top_k_accuracy", k=1)
     sets = engram.run(tree(), epochs=1, device="cpu")
-    with pytest.raises(BadArgument, match="hierarchical_f1 or another score of sets"):
+    with pytest.raises(BadArgument, match="hierarchical_f1 or another set score"):
         sets.metric("f1_score")

@@ -313,12 +313,12 @@ def test_label_sets_are_never_called_accuracy() -> None:
 def test_metrics_that_label_sets_do_not_have_are_refused() -> None:
     result = label_sets()
     with pytest.raises(
-        BadArgument, match="precision_weighted_jaccard, because the runs are judged"
+        BadArgument, match="precision_weighted_jaccard, because the runs have label sets"
     ):
         result.metric("average_accuracy")
     with pytest.raises(BadArgument, match="expected learning_precision_weighted_jaccard"):
         result.metric("learning_accuracy")
-    with pytest.raises(BadArgument, match="reads no task before it is learnt"):
+    with pytest.raises(BadArgument, match="uses no task before it is learnt"):
         result.metric("forgetting", definition="first")
     with pytest.raises(BadArgument, match="since the items carry sets of labels"):
         result.recompute(score="accuracy")

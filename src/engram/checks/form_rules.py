@@ -291,7 +291,6 @@ def _list_writing_verbs(method: Method) -> str:
     return ", ".join(verbs) or "the networks"
 
 
-# ------------------------------------------------------------------------------------------------
 # What a method is: a frozen dataclass of plain hyper-parameters.
 
 
@@ -395,7 +394,6 @@ def _check_phases(method: Method, stage: int) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Names and arguments: what a class calls a verb must be one, and something must be its own.
 
 

@@ -307,7 +307,7 @@ class Checkpointer(Protocol):
         ...
 
     @property
-    def stops(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether training is to end behind what was saved: a signal came, or time is up."""
         ...
 

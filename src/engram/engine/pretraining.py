@@ -90,8 +90,8 @@ class _OfLearners:
         return self.checkpointer.every
 
     @property
-    def stops(self) -> bool:
-        return self.checkpointer.stops
+    def should_stop(self) -> bool:
+        return self.checkpointer.should_stop
 
     def due(self) -> bool:
         return self.checkpointer.due()

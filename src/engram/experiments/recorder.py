@@ -209,12 +209,12 @@ class Recorder:
         self.callback.note(f"{words}; left to it, and missing from the result")
 
     @property
-    def ending(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether the process was told to end by a signal."""
-        return self.saver is not None and self.saver.ending
+        return self.saver is not None and self.saver.is_ending
 
     @property
-    def between(self) -> bool:
+    def nothing_pending(self) -> bool:
         """Whether all that was added is recorded: no group has runs to come."""
         return not self._pending
 
@@ -284,7 +284,6 @@ def _open_directory(out: str | Path | RunDirectory | None) -> RunDirectory | Non
     return out if out is None or isinstance(out, RunDirectory) else RunDirectory(out)
 
 
-# ------------------------------------------------------------------------------------------------
 # What is recorded of finished stages besides their rows, and records without a directory.
 
 

@@ -242,7 +242,6 @@ def _restore_learner(learner: RunLearner, kept: Prediction, stage: int) -> RunLe
     return learner
 
 
-# ------------------------------------------------------------------------------------------------
 # Which probes have measured which stages of a run directory.
 
 

@@ -45,9 +45,9 @@ SCOPES = ("seen", "own", "at_time", "current", "all")
 def competing_classes(scope: str, opened: Tensor, visible: Tensor, now: int) -> Tensor:
     """Return the mask [T, C] of the classes that compete in training for a row of each task.
 
-    Scopes: ``seen``: all classes opened so far; ``own``: the classes of the row's task; ``at_time``:
-    the classes open at the time of the row's task; ``current``: the task's own classes for rows of
-    the current task, and all opened ones for memory rows; ``all``: every output column.
+    Scopes: ``seen``: all classes opened so far; ``own``: the classes of the row's task;
+    ``at_time``: the classes open at the time of the row's task; ``current``: the task's own classes
+    for rows of the current task, and all opened ones for memory rows; ``all``: every output column.
     """
     check_choice("scope", scope, SCOPES)
     seen = (opened >= 0).expand_as(visible)

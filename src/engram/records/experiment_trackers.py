@@ -1,4 +1,4 @@
-"""Export of runs to MLflow, TensorBoard and Weights & Biases, after the end or while they train."""
+"""Export to MLflow, TensorBoard and Weights & Biases, of a `Result` or while a run trains."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from engram.records.result import Result
     from engram.records.run_arrays import RunKey
 
-# ------------------------------------------------------------------------------------------------
-# What every export shares: a Result as one log of named curves per run.
+# A Result as one log of named curves per run, which every export starts from.
 
 
 class MissingExtra(EngramError, ImportError):
-    """A package that only an optional part needs is not installed."""
+    """An optional package that this function needs is not installed."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def import_extra(module: str) -> Any:
 
 
 def run_logs(result: Result) -> Iterator[RunLog]:
-    """One log per run of a Result."""
+    """Yield one log per run of a result."""
     names = [name for name in summary_names(result) if name != "backward_transfer"]
     curves = {name: result.curve(name) for name in names}  # [run, stage]
     frame = result.frame().assign(run=result._arranged.run)
@@ -78,7 +77,7 @@ def run_logs(result: Result) -> Iterator[RunLog]:
 
 
 def _settings(result: Result, run: RunKey, label: str) -> dict[str, Any]:
-    """The recipe, flat, with dots between the levels."""
+    """Flatten the recipe into one level, with dots in the keys."""
     flat: dict[str, Any] = {}
 
     def add(prefix: str, content: Any) -> None:
@@ -93,7 +92,7 @@ def _settings(result: Result, run: RunKey, label: str) -> dict[str, Any]:
 
 
 def _steps(rows: Any, lengths: dict[int, int]) -> list[tuple[int, str, float]]:
-    """Numbers taken inside stages, with steps counted on from stage to stage."""
+    """Collect the numbers inside stages, with steps counted over all stages."""
     stages = rows["stage"].to_numpy()
     seen = {int(k): int(rows["step"].to_numpy()[stages == k].max()) + 1 for k in np.unique(stages)}
     size = {**seen, **lengths}  # the recorded number of steps, where there is one
@@ -108,8 +107,7 @@ def _steps(rows: Any, lengths: dict[int, int]) -> list[tuple[int, str, float]]:
     return sorted(found)
 
 
-# ------------------------------------------------------------------------------------------------
-# Where the numbers of one run go in another tool, at once or while it trains.
+# Sinks: one run in another tool, written at once or while it trains.
 
 
 class Sink(Protocol):
@@ -118,17 +116,17 @@ class Sink(Protocol):
     name: str
 
     def stage(self, stage: int, values: Mapping[str, float]) -> None:
-        """Numbers after a stage."""
+        """Log numbers after a stage."""
 
     def steps(self, rows: Sequence[tuple[int, str, float]]) -> None:
-        """Numbers inside stages: step over all stages, name, value."""
+        """Log numbers inside stages: step over all stages, name, value."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Finish the run; nothing is logged after this."""
 
 
 def export_run(log: RunLog, sink: Sink) -> None:
-    """A whole log at once; the sink is closed whatever happens."""
+    """Write a whole log to a sink, and close the sink even if that fails."""
     try:
         sink.steps(log.steps)
         for stage, values in log.stages:
@@ -138,7 +136,7 @@ def export_run(log: RunLog, sink: Sink) -> None:
 
 
 def folder_name(text: str, longest: int = 120) -> str:
-    """A name for a folder: no separators, not too long, still different from others.
+    """Make a folder name of a text: without separators, short, and still unique.
 
     Examples
     --------
@@ -159,11 +157,11 @@ TOOLS = ("tensorboard", "wandb", "mlflow")
 
 
 def choose_sink(tool: str, folder: str | os.PathLike[str]) -> OpenSink:
-    """What opens a run in a tool; files of the tool lie in `folder`.
+    """Return a function that opens a run in a tool, whose files are written to `folder`.
 
-    Refused at once where its package is missing. The tools' own variables count: ``WANDB_MODE``
-    (offline unless it says otherwise) and ``WANDB_PROJECT``, ``MLFLOW_TRACKING_URI`` (a file
-    ``mlflow.db`` in `folder` unless it says otherwise) and ``MLFLOW_EXPERIMENT_NAME``.
+    Raises at once if the package is missing. The tools' own variables apply: ``WANDB_MODE``
+    (default: offline) and ``WANDB_PROJECT``, ``MLFLOW_TRACKING_URI`` (default: a file
+    ``mlflow.db`` in `folder`) and ``MLFLOW_EXPERIMENT_NAME``.
     """
     check_choice("log", tool, TOOLS)
     place = Path(folder)
@@ -183,8 +181,7 @@ def choose_sink(tool: str, folder: str | os.PathLike[str]) -> OpenSink:
     return lambda log: MLflowRun(log, client=client, experiment_id=known)
 
 
-# ------------------------------------------------------------------------------------------------
-# Export to MLflow.
+# MLflow
 
 
 _LONGEST = 500  # characters of a parameter value that every MLflow store accepts
@@ -192,7 +189,7 @@ _MOST_METRICS, _MOST_PARAMS = 1000, 100  # of one request
 
 
 class MLflowRun:
-    """One MLflow run; it goes by a client, so that several may be open at a time."""
+    """One MLflow run, written through a client so that several may be open at a time."""
 
     def __init__(self, log: RunLog, *, client: Any, experiment_id: str) -> None:
         self._client, self._entities = client, import_extra("mlflow.entities")
@@ -225,7 +222,7 @@ def _split_rows(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 
 
 def mlflow_client(experiment: str, tracking_uri: str | None) -> tuple[Any, str]:
-    """A client and the id of an experiment, which is made if there is none."""
+    """Return a client and the id of an experiment, which is created if there is none."""
     if tracking_uri is not None and (":" not in tracking_uri or tracking_uri.startswith("file:")):
         raise bad("tracking_uri", "a database or server, such as sqlite:///runs.db", tracking_uri)
     client = import_extra("mlflow").MlflowClient(tracking_uri=tracking_uri)
@@ -237,13 +234,13 @@ def mlflow_client(experiment: str, tracking_uri: str | None) -> tuple[Any, str]:
 def to_mlflow(
     result: Result, *, experiment: str = "engram", tracking_uri: str | None = None
 ) -> list[str]:
-    """Log every run as one MLflow run; their run ids.
+    """Log every run as one MLflow run, and return the run ids.
 
     Parameters
     ----------
     tracking_uri
         Where MLflow keeps its runs, for example ``sqlite:///runs.db``; default: MLflow's own. Not a
-        folder: MLflow has given up writing those.
+        folder, which MLflow no longer supports.
     """
     client, known = mlflow_client(experiment, tracking_uri)
     ids = []
@@ -254,8 +251,7 @@ def to_mlflow(
     return ids
 
 
-# ------------------------------------------------------------------------------------------------
-# Export to TensorBoard.
+# TensorBoard
 
 
 class TensorBoardRun:
@@ -273,7 +269,7 @@ class TensorBoardRun:
     def stage(self, stage: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._writer.add_scalar(f"stage/{name}", value, stage)
-        self._writer.flush()  # a run may take hours: what is known is shown
+        self._writer.flush()  # a run may take hours: show what is known
 
     def steps(self, rows: Sequence[tuple[int, str, float]]) -> None:
         for step, name, value in rows:
@@ -284,7 +280,7 @@ class TensorBoardRun:
 
 
 def to_tensorboard(result: Result, path: str | os.PathLike[str]) -> list[Path]:
-    """Write one TensorBoard log per run below `path`; the directories written.
+    """Write one TensorBoard log per run below `path`, and return the directories written.
 
     Numbers per stage are drawn over stages, numbers inside stages over steps.
     """
@@ -296,8 +292,7 @@ def to_tensorboard(result: Result, path: str | os.PathLike[str]) -> list[Path]:
     return folders
 
 
-# ------------------------------------------------------------------------------------------------
-# Export to Weights & Biases.
+# Weights & Biases
 
 
 MODES = ("offline", "online", "shared", "disabled")
@@ -315,7 +310,7 @@ class WandbRun:
             dir=None if path is None else str(path), reinit="create_new",
             settings={"silent": True, "console": "off"},
         )  # fmt: skip
-        # Stage and step curves have clocks of their own; wandb's counter only orders the calls.
+        # Stage and step curves have their own x axes; wandb's counter only orders the calls.
         for clock in ("stage", "step"):
             self._run.define_metric(clock)
             self._run.define_metric(f"{clock}/*", step_metric=clock)
@@ -340,7 +335,7 @@ def to_wandb(
     mode: str = "offline",
     path: str | os.PathLike[str] | None = None,
 ) -> list[str]:
-    """Log every run as one W&B run, grouped by label; the names of the runs.
+    """Log every run as one W&B run, grouped by label, and return the names of the runs.
 
     Parameters
     ----------
