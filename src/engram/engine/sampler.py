@@ -417,7 +417,8 @@ def build_sampler(
     return Sampler(
         main, memory, seeds=seeds, stage=stage, reservoir=reservoir,
         batch_size=training.batch_size, incomplete_batch=training.incomplete_batch,
-        pair=replay.kind == "pair", memory_size=size, dtype=learners[0].feed.dtype, iterations=training.length(stage)[1],
+        pair=replay.kind == "pair", memory_size=size, dtype=learners[0].feed.dtype,
+        iterations=training.length(stage)[1],
     )  # fmt: skip
 
 
