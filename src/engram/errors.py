@@ -62,7 +62,7 @@ def bad(argument: str, expected: str, got: Any) -> BadArgument:
 
     Examples
     --------
-    >>> raise bad("epochs", "a check_int check_float above 0", -3)
+    >>> raise bad("epochs", "a whole number above 0", -3)
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: epochs: expected a whole number above 0, got -3

@@ -43,7 +43,7 @@ class LearnerProxy:
     >>> from engram.checks.toy_runs import make_runs, make_streams
     >>> from engram.engine.engine import Engine
     >>> from engram.methods import Finetune
-    >>> runs = runs_of(Finetune(), streams()[:1])
+    >>> runs = make_runs(Finetune(), make_streams()[:1])
     >>> learner = Engine(runs, device="cpu").learner(runs[0])
     >>> learner.open_classes(0)
     >>> with open_proxy(learner) as seen:
