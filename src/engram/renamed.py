@@ -66,9 +66,14 @@ def warn_renamed(old: str, new: str, owner: str) -> None:
     Training: min_lr is now called stop_lr; the old name will be removed in the next version
     """
     frame, level = sys._getframe(1), 2
-    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] == "engram":
+    while frame.f_back and _is_passed_through(str(frame.f_globals.get("__name__"))):
         frame, level = frame.f_back, level + 1
     warnings.warn(describe_rename(old, new, owner), RenamedWarning, stacklevel=level)
+
+
+def _is_passed_through(module: str) -> bool:
+    """Whether a call from this module was made on behalf of another one."""
+    return module.partition(".")[0] in ("engram", "dataclasses")
 
 
 def describe_rename(old: str, new: str, owner: str) -> str:

@@ -358,6 +358,16 @@ def test_own_policies_count_with_their_options():
     assert len({str(one) for one in ids}) == 4
 
 
+def test_options_of_a_memory_count_where_they_differ_from_the_defaults():
+    def made(**memory):
+        return Recipe.of({"stream": "blobs", "method": {"name": "ER", "memory": memory}})
+
+    plain, spelt, other = made(total=20), made(total=20, policy="random"), made(total=21)
+    assert (plain.id, plain.key) == (spelt.id, spelt.key)
+    assert other.id != plain.id
+    assert other.key != plain.key
+
+
 @dataclass(frozen=True)
 class Locked(Method):
     lock: object = None

@@ -422,7 +422,8 @@ def novelty(
     ] = None,
     outside: Annotated[
         str | None, typer.Option(
-            metavar="NAME|PATH", help="Outside set for tuning --detectors (default: as before)."
+            "--ood", metavar="NAME|PATH",
+            help="Outside set for tuning --detectors (default: as before).",
         ),
     ] = None,
     tune: Annotated[

@@ -415,18 +415,11 @@ def build_sampler(
         own = torch.tensor([one.seed for one in learners], device=device)
         reservoir = Reservoir(seen, _reservoir_slots(method), own, replay.draws)
     return Sampler(
-        main,
-        memory,
-        seeds=seeds,
-        stage=stage,
-        reservoir=reservoir,
-        batch_size=training.batch_size,
-        incomplete_batch=training.incomplete_batch,
-        pair=replay.kind == "pair",
-        memory_size=size,
-        dtype=learners[0].feed.dtype,
+        main, memory, seeds=seeds, stage=stage, reservoir=reservoir,
+        batch_size=training.batch_size, incomplete_batch=training.incomplete_batch,
+        pair=replay.kind == "pair", memory_size=size, dtype=learners[0].feed.dtype,
         iterations=training.length(stage)[1],
-    )
+    )  # fmt: skip
 
 
 def _task_items(learner: RunLearner, replay: ReplaySpec, stage: int) -> TrainingRows:

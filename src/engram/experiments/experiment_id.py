@@ -228,7 +228,8 @@ def _drop_method_defaults(method: Mapping[str, Any]) -> dict[str, Any]:
     options = {k: v for k, v in method.items() if k != "name"}
     found = drop_defaults(options, to_plain(_field_defaults(known)), name)
     if isinstance(found.get("memory"), Mapping):
-        found["memory"] = drop_defaults(found["memory"], to_plain(Memory()), "Memory")
+        usual = to_plain(_field_defaults(Memory))
+        found["memory"] = drop_defaults(found["memory"], usual, "Memory")
     return {"name": name, **found}
 
 
