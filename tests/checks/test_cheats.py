@@ -122,7 +122,7 @@ class TestAccess:
 
     def test_a_stream_without_data(self):
         stream = make_streams()[0]
-        outline = StreamOutline.of(stream)
+        outline = StreamOutline.from_stream(stream)
         outline.visible.fill_(True)
         assert not stream.visible.all()  # the mask that decides is the engine's
         assert outline.data.sample_shape == stream.data.sample_shape

@@ -93,7 +93,7 @@ def test_an_option_of_another_command_names_it(engram):
     said = engram("run", "--grid", "lr=1", code=2).stderr
     assert "No such option: --grid, it is one of engram sweep\n" in said
     assert "--set" not in engram("run", "--workers", "2", code=2).stderr
-    assert "one of engram run and engram sweep" in engram("resume", "--again", code=2).stderr
+    assert "one of engram run and engram sweep" in engram("resume", "--rerun", code=2).stderr
     assert "it is one of" not in engram("report", "--grid", "lr=1", code=2).stderr
 
 
@@ -120,7 +120,7 @@ def test_version_and_help(engram):
 def test_names_are_completed_as_they_are_without_imports():
     from engram import methods, models, streams
     from engram.data.named_sets import NAMED_SETS
-    from engram.records.export import TOOLS
+    from engram.records.experiment_trackers import TOOLS
 
     assert options.list_names("methods") == methods.__all__
     assert options.list_names("models") == list(models.models())

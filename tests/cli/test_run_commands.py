@@ -254,6 +254,9 @@ def test_resume_of_what_python_wrote(engram):
     stream = package.class_incremental(package.load("blobs"), classes_per_task=5)
     package.run(stream, out="made")
     assert "already finished: 1 of 1 run" in engram("resume", "made").stderr
+    for place, model in enumerate(({"name": "mlp", "hidden": [8]}, {"name": "mlp"})):
+        package.run(stream, model=model, out=f"mapped{place}")
+        assert "already finished: 1 of 1 run" in engram("resume", f"mapped{place}").stderr
     assert "existing run directory" in engram("resume", "nowhere", code=2).stderr
     Path("empty").mkdir()
     assert "contains no recipes" in engram("resume", "empty", code=2).stderr
@@ -274,12 +277,14 @@ def test_resume_says_what_only_python_can_go_on_with(engram):
     package.run(named()[:1], out="sliced")
     layers = (torch.nn.Linear(16, 8), torch.nn.ReLU())
     package.run(named(), model=lambda shape: torch.nn.Sequential(*layers), out="own")
+    package.run(named(), model={"name": lambda shape: torch.nn.Sequential(*layers)}, out="named")
     package.orders(
         package.Recipe.of({"stream": {"data": "blobs", "classes_per_task": 5}, "method": "ER"}),
         out="study",
     )
     for out, why in {
         "memory": "its data ('mine') was in memory", "own": "was built there",
+        "named": "was built there",
         "sliced": "the stream was built there", "study": "a study of orders",
     }.items():  # fmt: skip
         said = engram("resume", out, code=2).stderr
@@ -390,12 +395,12 @@ def test_one_identity_for_every_way_to_ask(engram):
 
 def test_again_runs_anew(engram, tmp_path):
     engram("run", *SMALL, "-o", "out")
-    assert "already finished" not in engram("run", *SMALL, "-o", "out", "--again").stderr
+    assert "already finished" not in engram("run", *SMALL, "-o", "out", "--rerun").stderr
     assert len(list(tmp_path.glob("out/superseded-*.json"))) == 1
     assert "already finished: 1 of 1" in engram("resume", "out").stderr
     Path("r.yaml").write_text(yaml.safe_dump({"stream": "blobs", "method": "Finetune"}))
     engram("sweep", "r.yaml", "-o", "swept")
-    assert "already finished" not in engram("sweep", "r.yaml", "-o", "swept", "--again").stderr
+    assert "already finished" not in engram("sweep", "r.yaml", "-o", "swept", "--rerun").stderr
     assert len(package.read("swept")) == 1
 
 

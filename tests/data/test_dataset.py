@@ -153,7 +153,7 @@ def test_one_hot_targets_are_labels_and_not_two_classes():
         data = Data.from_arrays(np.zeros((5, 1)), np.eye(4, dtype=kind)[ids])
         assert data.n_classes == 4
         assert data.y.tolist() == [[i] for i in ids]
-        assert not data.several
+        assert not data.is_multilabel
     tensor = torch.nn.functional.one_hot(torch.tensor(ids))
     assert Data.from_arrays(np.zeros((5, 1)), tensor).labels.tolist() == ids
     named = Data.from_arrays(np.zeros((5, 1)), np.eye(4)[ids], classes=("a", "b", "c", "d"))
@@ -169,7 +169,7 @@ def test_a_class_that_only_the_test_part_has_keeps_its_column():
 def test_a_multi_hot_matrix_becomes_sets_of_labels():
     data = Data.from_arrays(np.zeros((3, 1)), [[1, 0, 1], [0, 1, 0], [1, 1, 1]])
     assert data.y.tolist() == [[0, 2, -1], [1, -1, -1], [0, 1, 2]]
-    assert data.several
+    assert data.is_multilabel
     pair = np.array([[True, False], [True, True]])
     assert Data.from_arrays(np.zeros((2, 1)), pair).y.tolist() == [[0, -1], [0, 1]]
 

@@ -183,7 +183,7 @@ def test_each_row_may_have_a_list_of_labels_of_its_own():
     data = Data.from_arrays(X, named)
     assert data.classes == ("cat", "dog", "oak", "pet")
     assert data.y[:3].tolist() == [[3, 0], [2, -1], [1, 3]]
-    assert data.several
+    assert data.is_multilabel
     numbered = Data.from_arrays(X, np.array([[3, 0], [2], [1, 3], [0]] * 2 + [[1], [2]], object))
     assert numbered.y[:4].tolist() == [[3, 0], [2, -1], [1, 3], [0, -1]]
     chosen = Data.from_arrays(X, named, classes=("pet", "oak", "dog", "cat"))

@@ -230,7 +230,7 @@ def test_networks_answer_in_the_precision_they_were_trained_in(six, monkeypatch)
         usual = now()
         learner = Learner("ER", MODEL, detectors=["KNN"], precision=precision, **FAST)
         learner.learn(x[:24], y[:24])
-        learner.published.bundle.get_submodule("net").register_forward_pre_hook(
+        learner.snapshot.bundle.get_submodule("net").register_forward_pre_hook(
             lambda *_: seen.append(now())
         )
         learner.predict(x), learner.features(x), learner.novelty(x)

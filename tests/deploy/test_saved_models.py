@@ -79,7 +79,7 @@ def test_large_moments_stay_behind_and_it_says_so_when_it_goes_on(six, tmp_path,
 
 def test_models_that_are_not_there(six, runs, tmp_path):
     inside, out = runs
-    with pytest.raises(engram.BadArgument, match="which run is meant: ER, EWC"):
+    with pytest.raises(engram.BadArgument, match="label: expected one of ER, EWC"):
         inside.model()
     with refuses("label", near="EWC"):
         inside.model("EWK")
@@ -161,7 +161,7 @@ def test_scales_and_gaps_are_those_of_training(six, tmp_path):
     learner = engram.run(stream, method="ER", model=MODEL, **FAST).model()
     seen = stream.data.x[: len(x)].numpy()
     assert (learner.predict_proba(wild) == learner.predict_proba(seen)).all()
-    program = Program(learner.published)
+    program = Program(learner.snapshot)
     assert np.allclose(program(torch.tensor(wild)), learner.predict_proba(wild), atol=1e-5)
     assert learner.learn(wild[:12] * 2, np.full(12, 9)).tasks == 3
 

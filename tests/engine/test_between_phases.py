@@ -47,7 +47,7 @@ class Balanced(Method):
     memory: Memory = field(default=Memory(total=12, policy="herding"))
 
     def phases(self, stage):
-        return Phase(), Phase(rows="memory", moves=("net.head",), epochs=2)
+        return Phase(), Phase(rows="memory", trainable=("net.head",), epochs=2)
 
     def between(self, learner, task, phase):
         learner.exemplars = self.memory.update(learner, task.train)

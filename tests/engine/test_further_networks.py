@@ -178,7 +178,7 @@ def test_bytes_that_count_as_memory():
 def test_a_phase_of_its_own_is_longer():
     class Longer(Guess):
         def phases(self, stage):
-            return Phase(), Phase(moves=("guess",), iterations=40, name="more")
+            return Phase(), Phase(trainable=("guess",), iterations=40, name="more")
 
     runs = runs_of(Longer(lr=0.05))[:1]
     *_, long = Engine(runs, device="cpu").stages()

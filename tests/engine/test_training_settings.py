@@ -51,14 +51,14 @@ def both(method: Method, streams: Sequence[Stream], model: str = "plain", **trai
 SETTINGS: dict[str, dict[str, Any]] = {
     "full batch": {"batch_size": 0},
     "small tasks in one batch": {"batch_size": 40},
-    "drop": {"last": "drop"},
-    "drop, small tasks": {"last": "drop", "batch_size": 40},
-    "wrap": {"last": "wrap"},
-    "wrap, small tasks": {"last": "wrap", "batch_size": 40},
+    "drop": {"incomplete_batch": "drop"},
+    "drop, small tasks": {"incomplete_batch": "drop", "batch_size": 40},
+    "wrap": {"incomplete_batch": "wrap"},
+    "wrap, small tasks": {"incomplete_batch": "wrap", "batch_size": 40},
     "iterations": {"iterations": 9},
     "many iterations, small tasks": {"iterations": 7, "batch_size": 50},
     "clip": {"clip": 0.05},
-    "longer first task": {"first_factor": 2.0},
+    "longer first task": {"first_task_scale": 2.0},
     "milestones": {"schedule": "step", "milestones": (1,)},
     "momentum kept": {"optim_reset": False, "weight_decay": 0.01},
     "no momentum": {"momentum": 0.0},
@@ -84,7 +84,7 @@ def test_lockstep_is_the_loop_without_replay(name):
     both(Finetune(), STREAMS, **SETTINGS[name])
 
 
-@pytest.mark.parametrize("scope", ["seen", "own", "then", "current", "all"])
+@pytest.mark.parametrize("scope", ["seen", "own", "at_time", "current", "all"])
 def test_scopes(scope):
     both(ER(memory=Memory(total=12)), STREAMS, scope=scope)
 

@@ -12,7 +12,7 @@ import pytest
 import engram
 from engram.experiments import callbacks
 from engram.experiments.callbacks import Callback
-from engram.records.export import MissingExtra, folder_name, run_logs
+from engram.records.experiment_trackers import MissingExtra, folder_name, run_logs
 from tests.refusals import refuses
 
 QUICK = {"model": {"name": "mlp", "hidden": [4]}, "device": "cpu"}

@@ -44,7 +44,7 @@ def test_runs_of_another_process_are_left_to_it(tmp_path, together):
     assert len(told.notes) == 1
     assert "another process is training Finetune, seed 1; left to it" in told.notes[0]
     with pytest.raises(RecordError, match="seed 1; wait for it to end before rerunning"):
-        run(tmp_path / "out", seeds=3, again=True)
+        run(tmp_path / "out", seeds=3, rerun=True)
     with pytest.raises(RecordError, match="seed 1; wait for it, or give another directory"):
         run(tmp_path / "out", seeds=[1])
     other.close()  # it died

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from torch import nn
 
 import engram
 from engram.data.packed import write_packed
+from engram.engine.training import Training
 from engram.errors import BadArgument, RecordError
 from engram.experiments import Recipe, experiment_id, make_plans
 from engram.experiments.experiment_id import describe
@@ -357,6 +358,16 @@ def test_own_policies_count_with_their_options():
     assert len({str(one) for one in ids}) == 4
 
 
+def test_options_of_a_memory_count_where_they_differ_from_the_defaults():
+    def made(**memory):
+        return Recipe.of({"stream": "blobs", "method": {"name": "ER", "memory": memory}})
+
+    plain, spelt, other = made(total=20), made(total=20, policy="random"), made(total=21)
+    assert (plain.id, plain.key) == (spelt.id, spelt.key)
+    assert other.id != plain.id
+    assert other.key != plain.key
+
+
 @dataclass(frozen=True)
 class Locked(Method):
     lock: object = None
@@ -444,7 +455,7 @@ def test_a_directory_of_an_earlier_version_is_read_and_not_added_to(tmp_path):
     file.write_text(yaml.safe_dump(content))
     assert len(engram.read(tmp_path)) == 1
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(RecordError, match=r"earlier version.*can be read.*another directory"):
+    with pytest.raises(RecordError, match=r"another version.*can be read.*another directory"):
         ran(tmp_path, seeds=2)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -498,3 +509,72 @@ def test_seeds_may_come_from_numpy_or_range():
     assert recipe.seeds == (2, 3)
     assert recipe.change(seeds=(0,)).key == recipe.key
     assert Recipe.of({"stream": "blobs", "method": "ER", "seeds": range(3)}).seeds == (0, 1, 2)
+
+
+# -- options that come later ---------------------------------------------------------------------
+
+
+def with_option(kind, value):
+    """An object of a library class as it would be with one option more."""
+    later = make_dataclass(
+        kind.__name__, [("later", type(value), field(default=0.5))], bases=(kind,), frozen=True,
+        kw_only=True, namespace={"__module__": kind.__module__, "__qualname__": kind.__qualname__},
+    )  # fmt: skip
+    return later(later=value)
+
+
+@pytest.mark.parametrize("value", [0.5, 0.7])
+@pytest.mark.parametrize("place", ["method", "training", "stream", "model"])
+def test_a_new_option_changes_an_id_where_it_is_used_only(place, value, monkeypatch):
+    def identity(**changes):
+        rest = {"method": ER(), "model": "mlp", "training": Training(), "average": "micro"}
+        return experiment_id.identify(stream_, **{**rest, **changes})
+
+    stream_ = stream()
+    before = identity()
+    asked = experiment_id.options_hash(before.content)
+    if place == "method":
+        after = identity(method=with_option(ER, value))
+    elif place == "training":
+        monkeypatch.setattr(experiment_id, "Training", lambda: with_option(Training, 0.5))
+        after = identity(training=with_option(Training, value))
+    elif place == "stream":
+        usual = experiment_id._scenario_defaults("class_incremental")
+        monkeypatch.setattr(
+            experiment_id, "_scenario_defaults", lambda kind: {**usual, "later": 0.5}
+        )
+        stream_ = replace(stream_)
+        object.__setattr__(stream_, "origin", stream().origin.change(later=value))
+        after = identity()
+    else:
+        usual = experiment_id.model_defaults
+        monkeypatch.setattr(
+            experiment_id, "model_defaults", lambda name: {**usual(name), "later": 0.5}
+        )
+        after = identity(model={"name": "mlp", "later": value})
+    assert (after.id == before.id) is (value == 0.5)
+    if place != "method":  # there the options of the class that is known by its name count
+        assert (experiment_id.options_hash(after.content) == asked) is (value == 0.5)
+
+
+def test_a_changed_default_keeps_the_meaning_of_ids(monkeypatch):
+    def method_id(method):
+        return id_of(method=method)
+
+    plain, strong = method_id(ER()), method_id(ER(size=8))
+    monkeypatch.setitem(experiment_id.FORMER_DEFAULTS, "ER.size", 8)
+    assert method_id(ER(size=8)) != strong  # as if 8 had been the default when the option came
+    assert method_id(ER(size=8)) == plain
+    assert method_id(ER()) != plain
+
+
+def test_a_method_with_a_memory_of_its_own_is_the_same_however_it_is_spelt(tmp_path):
+    written = {
+        "stream": {"data": "blobs"}, "method": {"name": "ER", "memory": {"per_class": 2}},
+    }  # fmt: skip
+    built = Recipe.of({**written, "method": ER(memory=Memory(per_class=2))})
+    assert Recipe.of(written).key == built.key
+    assert Recipe.of(written).id == built.id
+    other = Recipe.of({**written, "method": {"name": "ER", "memory": {"per_class": 3}}})
+    assert other.key != built.key
+    assert other.id != built.id

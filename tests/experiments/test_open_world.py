@@ -123,7 +123,7 @@ def test_bad_options(options, message):
 
 
 def test_the_command_line():
-    words = ["open-world", "--data", "blobs", "--set", "epochs=2", "--known", "8", "--budget", "5"]
+    words = ["open-world", "--data", "blobs", "--set", "epochs=2", "--known", "8", "--labels", "5"]
     done = CliRunner().invoke(app, [*words, "--detector", "KNN", "--set", "KNN.k=3", "--csv"])
     assert done.exit_code == 0, done.output
     lines = done.output.strip().splitlines()

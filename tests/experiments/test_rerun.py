@@ -50,7 +50,7 @@ def test_again_runs_anew_and_the_old_numbers_do_not_count(tmp_path):
     spoilt(tmp_path)
     assert (engram.read(tmp_path).matrix[:, 1, :] == -7.0).all()
     files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    result, callback = trained(tmp_path, seeds=2, again=True)
+    result, callback = trained(tmp_path, seeds=2, rerun=True)
     assert (callback.before, callback.stages) == (0, 4)
     np.testing.assert_array_equal(result.matrix, fresh.matrix)
     assert len(result) == 2
@@ -63,7 +63,7 @@ def test_again_runs_anew_and_the_old_numbers_do_not_count(tmp_path):
 
 def test_only_the_runs_that_are_asked_for_are_run_anew(tmp_path):
     trained(tmp_path, seeds=2, method=["Finetune", "ER"])
-    _, callback = trained(tmp_path, seeds=[1], method="ER", again=True)
+    _, callback = trained(tmp_path, seeds=[1], method="ER", rerun=True)
     assert callback.stages == 2
     assert len(engram.read(tmp_path)) == 4
 
@@ -77,7 +77,7 @@ def test_an_interrupted_rerun_goes_on_and_mixes_nothing(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engram.run(stream(), method="ER", out=tmp_path, callback=Dying(), again=True, **FEW)
+        engram.run(stream(), method="ER", out=tmp_path, callback=Dying(), rerun=True, **FEW)
     part = engram.read(tmp_path)
     assert list(part.stages.values()) == [[0]]  # nothing of the old second stage
     assert not (part.frame()["value"] == -7.0).any()
@@ -88,18 +88,18 @@ def test_an_interrupted_rerun_goes_on_and_mixes_nothing(tmp_path):
 
 def test_predictions_and_ledger_follow(tmp_path):
     trained(tmp_path, keep="scores")
-    result, _ = trained(tmp_path, keep="counts", again=True)
+    result, _ = trained(tmp_path, keep="counts", rerun=True)
     assert len(result.predictions) == 0
     entries = [one for part in result.ledger for one in part["runs"]]
     assert len(entries) == 1
-    again, _ = trained(tmp_path, keep="scores", again=True)
+    again, _ = trained(tmp_path, keep="scores", rerun=True)
     assert len(again.predictions) == 2
 
 
 def test_merged_parts_keep_the_old_numbers_apart(tmp_path):
     fresh, _ = trained(tmp_path)
     spoilt(tmp_path)
-    trained(tmp_path, again=True)
+    trained(tmp_path, rerun=True)
     folder = RunDirectory(tmp_path)
     assert folder.compact() == 4
     np.testing.assert_array_equal(engram.read(tmp_path).matrix, fresh.matrix)
@@ -125,10 +125,10 @@ def test_studies_and_sweeps_run_anew(tmp_path):
                                "method": "Finetune", "keep": "counts"})  # fmt: skip
     for _ in range(2):
         callback = Counting()
-        study = engram.orders(recipe, out=tmp_path / "o", again=True, callback=callback)
+        study = engram.orders(recipe, out=tmp_path / "o", rerun=True, callback=callback)
         assert (len(study.result), callback.before) == (2, 0)
     for pool in ("serial", "processes"):
-        result = engram.sweep([recipe], out=tmp_path / "s", pool=pool, again=True, workers=1)
+        result = engram.sweep([recipe], out=tmp_path / "s", pool=pool, rerun=True, workers=1)
         assert len(result) == 1
     assert len(list((tmp_path / "s").glob("superseded-*.json"))) == 1
 
@@ -141,6 +141,6 @@ def test_a_reproduction_is_run_anew(tmp_path, monkeypatch):
     table = invented_table()
     first = reproduce(table, out=tmp_path, device="cpu")
     callback = Counting()
-    made = reproduce(table, out=tmp_path, device="cpu", again=True, callback=callback)
+    made = reproduce(table, out=tmp_path, device="cpu", rerun=True, callback=callback)
     assert (callback.before, made.open_runs) == (0, 0)
     assert [line.ours for line in made.lines] == [line.ours for line in first.lines]

@@ -46,7 +46,7 @@ class TwoPhases(Method):
     memory: Memory = field(default=Memory(total=12))
 
     def phases(self, stage):
-        return Phase(), Phase(rows="memory", moves=("net.head",), epochs=2)
+        return Phase(), Phase(rows="memory", trainable=("net.head",), epochs=2)
 
     def start(self, learner, task):
         learner.exemplars = self.memory.update(learner, task.train)
@@ -61,7 +61,7 @@ class TwoPhases(Method):
 SLICES = "engram.engine.checkpoints.SliceLength"
 
 
-def run(out, method, *, seeds=1, together=None, again=False, **training):
+def run(out, method, *, seeds=1, together=None, rerun=False, **training):
     settings = {"epochs": 2, "batch_size": 8, "lr": 0.01} | training
     return engram.run(
         toy_runs.make_streams()[1],
@@ -70,7 +70,7 @@ def run(out, method, *, seeds=1, together=None, again=False, **training):
         together=together,
         out=out,
         device="cpu",
-        again=again,
+        rerun=rerun,
         model={"name": "mlp", "hidden": (8,)},
         **settings,
     )
@@ -138,7 +138,7 @@ def test_every_method_goes_on_at_the_step(name, together, tmp_path, monkeypatch,
     [
         {"iterations": 23}, {"evaluate_every": 3}, {"batch_size": 0, "epochs": 7},
         {"optim_reset": False, "optimizer": "sgd"}, {"schedule": "step", "milestones": (1,)},
-        {"last": "wrap"}, {"precision": "float64"},
+        {"incomplete_batch": "wrap"}, {"precision": "float64"},
     ],
     ids=str,
 )  # fmt: skip
@@ -320,7 +320,7 @@ def test_again_does_not_go_on(tmp_path, monkeypatch, every_slice):
     found = []
     original = StepSaver.load
     monkeypatch.setattr(StepSaver, "load", lambda *args: found.append(original(*args)))
-    run(tmp_path, "ER", again=True)
+    run(tmp_path, "ER", rerun=True)
     assert found == [None]
 
 
@@ -406,15 +406,15 @@ def test_ctrl_c_saves_and_stops_and_twice_it_stops_at_once(tmp_path, monkeypatch
 
 def time_is_up_after(monkeypatch, asked):
     """Let a deadline pass when the saver is asked as often; what it returns heals."""
-    original, count = StepSaver.stops, [0]
+    original, count = StepSaver.should_stop, [0]
 
     def stops(self):
         count[0] += 1
         self.deadline = 0.0 if count[0] >= asked else None
         return original.fget(self)
 
-    monkeypatch.setattr(StepSaver, "stops", property(stops))
-    return lambda: monkeypatch.setattr(StepSaver, "stops", original)
+    monkeypatch.setattr(StepSaver, "should_stop", property(stops))
+    return lambda: monkeypatch.setattr(StepSaver, "should_stop", original)
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ def test_time_that_is_up_stops_inside_a_task(
     how = {"seeds": seeds, "together": name == "RWalk"}
     whole = run(tmp_path / "whole", method, **how)
     once = sum(taken)
-    monkeypatch.setattr(StepSaver, "due", lambda self: self.stops)
+    monkeypatch.setattr(StepSaver, "due", lambda self: self.should_stop)
     heal = time_is_up_after(monkeypatch, asked)
     cut = run(tmp_path / "cut", method, **how)
     heal()

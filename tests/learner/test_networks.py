@@ -61,7 +61,7 @@ class TestFunctionalNet:
         by_hand = X.flatten(1) @ weights[f"{path}.weight"].T + weights[f"{path}.bias"]
         assert torch.allclose(found.layers[path], by_hand)
         assert torch.equal(found.logits, net.frozen(older)(X).logits)
-        assert torch.allclose(net.still()(X, want=(path,)).layers[path], by_hand / 2)
+        assert torch.allclose(net.detached()(X, want=(path,)).layers[path], by_hand / 2)
 
     @pytest.mark.parametrize("way", ["plain", "frozen"])
     def test_layers_that_there_are_not(self, way):

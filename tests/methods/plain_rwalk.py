@@ -20,7 +20,7 @@ class Stepwise(RWalk):
     """The end of an interval as a `torch.where` in every step."""
 
     @property
-    def pace(self) -> int:
+    def every_n_steps(self) -> int:
         return 0
 
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
@@ -63,7 +63,7 @@ class Ticks(Method):
     every: int = 2
 
     @property
-    def pace(self) -> int:
+    def every_n_steps(self) -> int:
         return self.every
 
     def start(self, learner: RunLearner, task: Task) -> None:

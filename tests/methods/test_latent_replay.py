@@ -213,7 +213,7 @@ class Nosy(LatentReplay):
 @dataclass(frozen=True, kw_only=True)
 class Afresh(LatentReplay):
     def phases(self, stage):
-        return (Phase(fresh=True),)
+        return (Phase(reinitialise=True),)
 
 
 class TestErrors:
@@ -224,7 +224,7 @@ class TestErrors:
                 Wrong(memory=MEMORY, root="first_task"),
                 "remember: expected Wrong.remember to return .*latent",
             ),
-            (Afresh(memory=MEMORY, root="first_task"), r"phase\.fresh: expected False"),
+            (Afresh(memory=MEMORY, root="first_task"), r"phase\.reinitialise: expected False"),
         ],
         ids=["no latents", "afresh"],
     )

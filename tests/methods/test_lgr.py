@@ -124,7 +124,7 @@ def test_the_root_stands_still():
 
 def test_the_generator_learns_after_the_root_of_the_first_task():
     assert LGR(root="first_task").phases(0) == (
-        Phase(name="root", moves=("net",)), Phase(name="latents", moves=("generator",)),
+        Phase(name="root", trainable=("net",)), Phase(name="latents", trainable=("generator",)),
     )  # fmt: skip
     assert LGR(root="first_task").phases(1) == LGR().phases(0) == (Phase(),)
     *_, last = Engine([_run(LGR(**SMALL))], device="cpu").stages()

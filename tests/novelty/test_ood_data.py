@@ -148,7 +148,7 @@ def test_a_probe_that_reads_it_needs_one():
 
 def test_from_the_command_line(tmp_path):
     words = ["run", "--data", "blobs", "--out", str(tmp_path), "--set", "epochs=1"]
-    same = CliRunner().invoke(app, [*words, "--outside", "blobs"])
+    same = CliRunner().invoke(app, [*words, "--ood", "blobs"])
     assert same.exit_code == 2
     assert "own" in same.output
     done = CliRunner().invoke(

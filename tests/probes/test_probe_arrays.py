@@ -84,7 +84,7 @@ def test_added_later_the_arrays_are_those_of_the_training(tmp_path):
 
 def test_run_anew_the_newest_arrays_count(tmp_path):
     train(tmp_path / "out", lr=0.1)
-    other = train(tmp_path / "out", again=True, probes=[Margin(), Margin(scale=2.0)])
+    other = train(tmp_path / "out", rerun=True, probes=[Margin(), Margin(scale=2.0)])
     doubled = other.arrays("margin scale=2")["margin"]
     assert np.array_equal(2 * other.arrays("margin")["margin"], doubled)
 

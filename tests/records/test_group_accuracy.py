@@ -102,7 +102,7 @@ def test_by_must_be_an_attribute(directory):
     with refuses("by", near="gender"):
         read(directory).group_accuracy(by="gendre")
     plain = engram.run(engram.load("blobs"), epochs=1)
-    with pytest.raises(ValueError, match="which has none"):
+    with pytest.raises(ValueError, match="but none was recorded"):
         plain.group_accuracy(by="gender")
 
 

@@ -116,7 +116,7 @@ def test_scores_are_judged_before_they_are_rounded(keep: str, scale: float) -> N
         record_stage(rows, scores * np.float32(scale), items, stage=stage)
         frame = rows.frame().query("metric == 'accuracy'")
         assert (frame.query("task <= @stage or head == 'multi'")["value"] == 1).all()
-        kept = Prediction.of(
+        kept = Prediction.from_scores(
             scores * np.float32(scale), items, recipe="r", seed=0, stage=stage, keep=keep,
             parameters=np.zeros(1),
         )  # fmt: skip
@@ -130,7 +130,7 @@ def test_scores_are_judged_before_they_are_rounded(keep: str, scale: float) -> N
 
 def test_files_that_hold_scores_alone_are_judged_by_them() -> None:
     items, scores = make_items(), make_scores(make_items(), 4).astype(np.float16)
-    key = Prediction.of(scores, items, recipe="r", seed=0, stage=2).key
+    key = Prediction.from_scores(scores, items, recipe="r", seed=0, stage=2).key
     older = Prediction(key=key, scores=scores)
     for head in head_views.HEADS:
         expected = predict(scores, items, stage=2, head=head)
@@ -205,7 +205,7 @@ def test_kept_scores_and_kept_labels_give_the_same_predictions(
     scores = make_scores(items, seed)
     direct = predict(scores.astype(np.float32), items, stage=stage, head=head)
     for keep in ("scores", "labels"):
-        kept = Prediction.of(scores, items, keep=keep, **run)
+        kept = Prediction.from_scores(scores, items, keep=keep, **run)
         assert kept is not None
         np.testing.assert_array_equal(kept.predicted(items, head=head), direct)
 
@@ -232,7 +232,7 @@ def test_multi_label_scores_of_a_hierarchy() -> None:
     assert tasks[:2] == pytest.approx([2 / 3, 2 / 3], abs=1e-5)
     assert np.isnan(tasks[2])
     assert head_views.overall_set_score(sets, items, stage=1) == pytest.approx(0.75, abs=1e-5)
-    packed = Prediction.of(scores, items, recipe="r", seed=0, stage=1, keep="labels")
+    packed = Prediction.from_scores(scores, items, recipe="r", seed=0, stage=1, keep="labels")
     assert packed is not None
     np.testing.assert_array_equal(packed.predicted(items, head="single"), sets)
 
@@ -271,7 +271,7 @@ def test_label_sets_have_no_view_by_task() -> None:
     rows = Rows(recipe="r", label="ER", seed=0)
     record_stage(rows, scores, items, stage=1)
     assert set(rows.frame()["head"]) <= {"single", ""}
-    kept = Prediction.of(scores, items, recipe="r", seed=0, stage=1)
+    kept = Prediction.from_scores(scores, items, recipe="r", seed=0, stage=1)
     assert kept is not None
     with pytest.raises(BadArgument, match="belongs to several tasks"):
         kept.predicted(items, head="multi")
@@ -286,7 +286,9 @@ def test_wrong_shapes_and_names_are_refused() -> None:
     with refuses("head", near="single"):
         predict(make_scores(items, 0), items, stage=0, head="singel")
     with refuses("parameters"):
-        Prediction.of(make_scores(items, 0), items, recipe="r", seed=0, stage=0, keep="parameters")
+        Prediction.from_scores(
+            make_scores(items, 0), items, recipe="r", seed=0, stage=0, keep="parameters"
+        )
     with refuses("targets"):
         EvaluationItems(rows=[0], task=[0], targets=[4], opening=[0], visible=[[1]], classes=[0])
 
@@ -297,7 +299,9 @@ def test_a_column_beyond_two_bytes_stays_itself(tmp_path):
         rows=[0], task=[0], targets=[width - 1], opening=[0] * width, visible=[[1] * width],
         classes=range(width),
     )  # fmt: skip
-    one = Prediction.of(np.arange(width)[None], items, recipe="r", seed=0, stage=0, keep="labels")
+    one = Prediction.from_scores(
+        np.arange(width)[None], items, recipe="r", seed=0, stage=0, keep="labels"
+    )
     path = write_predictions(tmp_path / "predictions-1.safetensors", [one])
     again = Predictions([path]).get("r", 0, "", 0)
     assert again.predicted(items, head="single").tolist() == [width - 1]

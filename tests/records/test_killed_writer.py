@@ -28,7 +28,7 @@ def write(seed, pipe):
         rows = Rows(recipe="r", label="ER", seed=seed)
         rows.add_array("accuracy", np.full(1, 0.5), stage=stage, task=0, head="single")
         rows.add_array("loss/total", np.arange(200.0), stage=stage, step=np.arange(200))
-        kept = Prediction.of(np.zeros((300, 1)), items, recipe="r", seed=seed, stage=stage)
+        kept = Prediction.from_scores(np.zeros((300, 1)), items, recipe="r", seed=seed, stage=stage)
         folder.append(rows, predictions=[kept], ledger={"stage": stage})
         os.write(pipe, b".")
 

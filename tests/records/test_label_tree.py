@@ -40,7 +40,7 @@ def recorded(*sets: tuple[int, ...], stage: int = 2, keep: str = "scores") -> Re
     kept = []
     for k in range(stage + 1):
         record_stage(rows, said, items, stage=k)
-        kept.append(Prediction.of(said, items, recipe="r", seed=0, stage=k, keep=keep))
+        kept.append(Prediction.from_scores(said, items, recipe="r", seed=0, stage=k, keep=keep))
     return Result(rows.frame(), predictions=kept, items={("r", ""): items})
 
 
@@ -134,7 +134,7 @@ def test_a_threshold_is_a_number(value: Any) -> None:
 
 def test_rows_with_one_label_have_no_threshold() -> None:
     result = engram.run(engram.load("blobs"), method="Finetune")
-    with pytest.raises(BadArgument, match="threshold: expected 0, because no run is over rows"):
+    with pytest.raises(BadArgument, match="threshold: expected 0, because no run has label sets"):
         result.recompute(threshold=0.5)
 
 
@@ -169,7 +169,7 @@ def test_runs_without_a_tree_say_so() -> None:
     single = engram.run(engram.load("blobs"), epochs=1, device="cpu")
     with pytest.raises(RecordError, match="form no tree"):
         single.refinement()
-    with pytest.raises(RecordError, match="one label each"):
+    with pytest.raises(RecordError, match="one label per item"):
         single.label_confusion()
     assert set(single.curves()["metric"]) == {"average_accuracy", "current_task"}
 
@@ -214,5 +214,5 @@ def test_a_threshold_is_chosen_on_validation_rows() -> None:
             "precision_weighted_jaccard", stage=int(row["stage"])
         )
         assert found[runs[0]] == pytest.approx(row["value"], abs=0.02)  # scores are kept rounded
-    with pytest.raises(BadArgument, match="sets of labels"):
+    with pytest.raises(BadArgument, match="label sets"):
         engram.run(named_clouds(), epochs=1, device="cpu", probes=[Threshold()])

@@ -65,7 +65,7 @@ def test_which_class_was_highest_was_decided_before_scores_were_rounded():
     items = head_views.EvaluationItems(
         rows=[0], task=[0], targets=[1], opening=[0, 0, 0], visible=[[1, 1, 1]], classes=[0, 1, 2]
     )
-    kept = engram.records.predictions.Prediction.of(
+    kept = engram.records.predictions.Prediction.from_scores(
         [[1.0, 1.0 + 1e-6, 0.0]], items, recipe="r", seed=0, stage=0
     )
     assert kept.full()[0, 0] == kept.full()[0, 1]
@@ -83,5 +83,5 @@ def test_complaints(result):
     with pytest.raises(RecordError, match='top_k_accuracy needs keep="scores"'):
         few.metric("top_k_accuracy", k=1)
     sets = engram.run(tree(), epochs=1, device="cpu")
-    with pytest.raises(BadArgument, match="hierarchical_f1 or another score of sets"):
+    with pytest.raises(BadArgument, match="hierarchical_f1 or another set score"):
         sets.metric("f1_score")

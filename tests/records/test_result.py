@@ -264,7 +264,7 @@ def test_multi_label_streams_are_recorded_and_recomputed() -> None:
         scores = np.random.default_rng(stage).normal(size=(len(items), 4))
         scores = scores[np.searchsorted([0, 1, 2, 3], items.rows)]  # equal rows, equal scores
         record_stage(rows, scores, items, stage=stage)
-        kept.append(Prediction.of(scores, items, recipe="r", seed=0, stage=stage))
+        kept.append(Prediction.from_scores(scores, items, recipe="r", seed=0, stage=stage))
     recipes = {"r": {"stream": {"head": "single"}}}
     result = Result(rows.frame(), recipes=recipes, predictions=kept, items={("r", ""): items})
     np.testing.assert_array_equal(result.recompute().full_matrix, result.full_matrix)
@@ -284,7 +284,7 @@ def label_sets(name: str = "r") -> Result:
     for stage in range(3):
         scores = np.random.default_rng(stage).normal(size=(4, 4))[items.rows]
         record_stage(rows, scores, items, stage=stage)
-        kept.append(Prediction.of(scores, items, recipe=name, seed=0, stage=stage))
+        kept.append(Prediction.from_scores(scores, items, recipe=name, seed=0, stage=stage))
     recipes = {name: {"stream": {"head": "single"}}}
     return Result(rows.frame(), recipes=recipes, predictions=kept, items={(name, ""): items})
 
@@ -313,12 +313,12 @@ def test_label_sets_are_never_called_accuracy() -> None:
 def test_metrics_that_label_sets_do_not_have_are_refused() -> None:
     result = label_sets()
     with pytest.raises(
-        BadArgument, match="precision_weighted_jaccard, because the runs are judged"
+        BadArgument, match="precision_weighted_jaccard, because the runs have label sets"
     ):
         result.metric("average_accuracy")
     with pytest.raises(BadArgument, match="expected learning_precision_weighted_jaccard"):
         result.metric("learning_accuracy")
-    with pytest.raises(BadArgument, match="reads no task before it is learnt"):
+    with pytest.raises(BadArgument, match="uses no task before it is learnt"):
         result.metric("forgetting", definition="first")
     with pytest.raises(BadArgument, match="since the items carry sets of labels"):
         result.recompute(score="accuracy")

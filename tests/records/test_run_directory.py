@@ -55,7 +55,7 @@ def test_finished_stages_follow_the_files(tmp_path: Path) -> None:
 
 def test_results_appear_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, items = RunDirectory(tmp_path), make_items()
-    kept = Prediction.of(make_scores(items, 0), items, recipe="r", seed=0, stage=0)
+    kept = Prediction.from_scores(make_scores(items, 0), items, recipe="r", seed=0, stage=0)
 
     def fail(*_: object) -> None:
         raise OSError("disk full")
@@ -222,7 +222,7 @@ def test_parts_of_killed_writers_stay_incomplete_after_a_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, items = RunDirectory(tmp_path), make_items()
-    kept = Prediction.of(make_scores(items, 0), items, recipe="r", seed=7, stage=0)
+    kept = Prediction.from_scores(make_scores(items, 0), items, recipe="r", seed=7, stage=0)
     with monkeypatch.context() as patch:
         patch.setattr("engram.records.run_directory.write_part", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -281,7 +281,7 @@ def test_bad_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="existing run directory"):
         RunDirectory(tmp_path / "none", create=False)
     items = make_items()
-    kept = Prediction.of(make_scores(items, 0), items, recipe="r", seed=0, stage=0)
+    kept = Prediction.from_scores(make_scores(items, 0), items, recipe="r", seed=0, stage=0)
     with refuses("rows"):
         RunDirectory(tmp_path).append(None, predictions=[kept])
 

@@ -49,7 +49,7 @@ def model(saved, tmp_path):
 def running(saved, tmp_path_factory):
     """A service that these tests share: small requests, little patience, a token."""
     path = shutil.copy(saved, tmp_path_factory.mktemp("served") / "model.engram")
-    limits = RequestLimits(most_bytes=20_000, read_seconds=0.5)
+    limits = RequestLimits(max_request_bytes=20_000, read_seconds=0.5)
     with serving(path, token="secret", limits=limits) as (port, service):
         yield port, service
 

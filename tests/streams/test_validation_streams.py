@@ -142,7 +142,7 @@ def test_recipes_name_it_and_know_it_again():
 @pytest.mark.parametrize(
     ("valid", "options", "complaint"),
     [
-        (0.0, {}, "validation rows .* valid=0.1 .*--on test"),
+        (0.0, {}, "validation rows .* valid=0.1 .*--select-on test"),
         (0.2, {"tasks": 5}, "at most 4"),
         (0.2, {"tasks": 0}, "tasks"),
         (0.2, {"on": "tests"}, "did you mean 'test'"),

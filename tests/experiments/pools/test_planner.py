@@ -121,9 +121,9 @@ def test_memory_is_measured_and_says_how_many_runs_fit() -> None:
     found = measure_memory(runs, "cpu")
     assert found.each >= 16 * sum(p.numel() for p in torch.nn.Linear(8, 8).parameters())
     assert found.base > 10 << 20  # a process that has imported torch
-    assert found.room > found.of(2) > found.of(1)
-    assert MemoryNeed(base=100, each=10, room=0).most(1500) == 90
-    assert MemoryNeed(base=100, each=10, room=0).most(1) == 1
+    assert found.room > found.bytes_for(2) > found.bytes_for(1)
+    assert MemoryNeed(base=100, each=10, room=0).most_runs(1500) == 90
+    assert MemoryNeed(base=100, each=10, room=0).most_runs(1) == 1
 
 
 # -- what becomes of groups ------------------------------------------------------------------------

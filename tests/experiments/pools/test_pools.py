@@ -77,7 +77,7 @@ def test_progress_numbers_and_running_anew_in_every_pool(tmp_path: Path, pool: s
     assert second.begun == [(4, 4)]
     assert not second.stages
     third = Notes()
-    again = sweep(pool, tmp_path, callback=third, again=True)
+    again = sweep(pool, tmp_path, callback=third, rerun=True)
     assert third.begun == [(4, 0)]
     assert set(third.stages) == expected
     np.testing.assert_array_equal(again.matrix, result.matrix)

@@ -70,7 +70,7 @@ def test_methods(method, kind, fields):
     made = found.recipes[0]
     assert type(made.method).__name__ == kind
     assert {name: getattr(made.method, name) for name in fields} == fields
-    assert made.training.scope == ("then" if method == "GEM" else "seen")
+    assert made.training.scope == ("at_time" if method == "GEM" else "seen")
     if method == "GEM":
         assert made.method.memory.fraction == 0.2
 

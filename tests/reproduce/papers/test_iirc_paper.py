@@ -45,12 +45,12 @@ def test_every_cell_of_c1_has_runs_and_all_nine_rows_are_run():
 def test_the_two_schedules():
     paper = recipe(PAPER, CIFAR, "ER").training
     assert (paper.epochs, paper.length(0)[0], paper.plateau_patience) == (140, 280, 10)
-    assert paper.lr * 0.1 * 0.1 * (1 + 1e-12) > paper.min_lr > paper.lr * 0.1**3  # third cut ends
+    assert paper.lr * 0.1 * 0.1 * (1 + 1e-12) > paper.stop_lr > paper.lr * 0.1**3  # third cut ends
     short = recipe(IIRCPreset(schedule="short"), CIFAR, "ER").training
     assert (short.epochs, short.length(0)[0], short.plateau_patience) == (35, 70, 3)
     patient = find_table("iirc/C.1", assignments=["schedule=short", "cifar.patience=40"])
     assert {one.training.plateau_patience for one in patient.recipes} == {10}
-    assert recipe(IIRCPreset(cuts=0), CIFAR, "ER").training.min_lr == 0
+    assert recipe(IIRCPreset(cuts=0), CIFAR, "ER").training.stop_lr == 0
 
 
 def test_rows_follow_the_protocol():
