@@ -150,11 +150,11 @@ def cost_table(digest: ReportData) -> Table | None:
 
 
 def findings_table(found: Sequence[Finding]) -> Table:
-    """What the doctor saw."""
+    """The findings of the diagnostics."""
     frame = pd.DataFrame([(f.severity, f.label, f.text) for f in found],
                          columns=["severity", "name", "text"])  # fmt: skip
     columns = (Column("severity", "Severity"), METHOD_COLUMN, Column("text", "Finding"))
-    return Table("doctor", "Doctor", columns, frame)
+    return Table("doctor", "Diagnostics", columns, frame)
 
 
 def ledger_table(content: Mapping[str, Any], digest: ReportData) -> Table | None:
