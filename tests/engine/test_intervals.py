@@ -30,7 +30,7 @@ from engram.memory import Memory
 from engram.methods import ER, Finetune, Join, RWalk
 from engram.methods.method import Method, check_every_n_steps
 from engram.streams import class_incremental
-from tests.methods.interval_twin import Stepwise, Ticks
+from tests.methods.plain_rwalk import Stepwise, Ticks
 
 MEMORY = Memory(total=12)
 VARIANTS = {

@@ -17,8 +17,8 @@ from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import GDumb
 from engram.streams import task_incremental
-from tests.engine.test_twins import DECAYED
-from tests.engine.twin import OPTIMIZERS, Plain, Twin, away
+from tests.engine.plain_loop import OPTIMIZERS, Plain, Twin, away
+from tests.engine.test_plain_loop import DECAYED
 
 TOTAL, EPOCHS = 12, 4
 SETTINGS = replace(DECAYED, batch_size=5)  # several batches a pass, the last one short

@@ -22,8 +22,8 @@ from engram.methods import ER, EWC, Join, LatentReplay, LwF, NaiveRehearsal
 from engram.methods.method import Method, Phase, ReplaySpec
 from engram.probes.standard_probes import run_facts
 from engram.streams import class_incremental
-from tests.engine.test_twins import DECAYED
-from tests.engine.twin import OPTIMIZERS, Twin, away, beside
+from tests.engine.plain_loop import OPTIMIZERS, Twin, away, beside
+from tests.engine.test_plain_loop import DECAYED
 
 MEMORY = Memory(total=12)
 

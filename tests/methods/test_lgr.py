@@ -19,9 +19,9 @@ from engram.errors import BadArgument
 from engram.methods import EWC, LGR, Join, LatentReplay
 from engram.methods.method import Phase
 from engram.streams import class_incremental
-from tests.engine.test_twins import DECAYED
-from tests.engine.twin import OPTIMIZERS, Plain
-from tests.methods.generative import ScholarTwin, distance, twins_of
+from tests.engine.plain_loop import OPTIMIZERS, Plain
+from tests.engine.test_plain_loop import DECAYED
+from tests.methods.plain_generative import ScholarTwin, distance, twins_of
 
 SMALL = {"width": 8, "noise": 3, "root": "first_task"}
 HELDOUT = {"root": "heldout", "root_iterations": 5}

@@ -62,7 +62,7 @@ def fill(
                 rows.add("steps", 10, stage=stage)
                 rows.add("memory_items", 5 * (stage + 1), stage=stage)
                 rows.add_array("loss/total", [1.0, 0.5], stage=stage, step=[4, 9])
-                kept = Prediction.of(
+                kept = Prediction.from_scores(
                     scores, items, stage=stage, keep=keep, parameters=np.arange(4.0), **run
                 )
                 folder.append(rows, predictions=[kept], ledger={"stage": stage})

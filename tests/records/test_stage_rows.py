@@ -40,7 +40,7 @@ def test_a_block_is_the_rows_of_each_run(stage, average):
     for r in range(5):
         alone.append(Rows(recipe="r", label="ER", seed=r, order=orders[r]))
         record_stage(alone[-1], scores[r], items[r], stage=stage, average=average)
-    assert Rows.joined(alone).arrow().equals(Rows.joined(found).arrow())
+    assert Rows.join(alone).arrow().equals(Rows.join(found).arrow())
     for mine, part in zip(alone, found, strict=True):
         assert mine.frame().astype({"order": str}).equals(part.frame().astype({"order": str}))
         assert mine.metrics == part.metrics

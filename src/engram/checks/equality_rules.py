@@ -230,7 +230,6 @@ def _train_finetune() -> Trained:
     return train_runs(make_runs(Finetune(), make_streams()[:1]))
 
 
-# ------------------------------------------------------------------------------------------------
 # Pure verbs: functions of their tensors alone, so that they map, resume and capture.
 
 
@@ -365,7 +364,6 @@ def check_maps_without_host_decisions(method: Method) -> None:
         raise BrokenRule(f"a mapped step cannot be traced\n{explain(error, at.method)}") from error
 
 
-# ------------------------------------------------------------------------------------------------
 # Other settings of a method beside it: each run ends as it does when nobody else is there.
 
 

@@ -184,7 +184,7 @@ INSPECTIONS: dict[str, Callable[..., str]] = {
 
 def _inspect_networks(method: Method) -> None:
     found = method.networks(
-        StreamOutline.of(make_streams()[0]).beside(16, LatentOutline((16,), False))
+        StreamOutline.from_stream(make_streams()[0]).with_features(16, LatentOutline((16,), False))
     )
     place = find_place(type(method), "networks")
     named = isinstance(found, Mapping) and all(
@@ -291,7 +291,6 @@ def _list_writing_verbs(method: Method) -> str:
     return ", ".join(verbs) or "the networks"
 
 
-# ------------------------------------------------------------------------------------------------
 # What a method is: a frozen dataclass of plain hyper-parameters.
 
 
@@ -395,7 +394,6 @@ def _check_phases(method: Method, stage: int) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Names and arguments: what a class calls a verb must be one, and something must be its own.
 
 

@@ -231,7 +231,6 @@ def shorten_warnings() -> Iterator[None]:
         yield
 
 
-# ------------------------------------------------------------------------------------------------
 # What was asked of a run directory, kept there so that ``engram resume`` can go on with it.
 
 

@@ -73,7 +73,7 @@ def predict(
     from engram.io import atomic_write, make_folders
 
     learner = open_model(source, label, seed, order, device, trust)
-    about = learner.published.facts["inputs"]
+    about = learner.snapshot.facts["inputs"]
     asked = read_inputs(data, about, drop=drop or (), root=str(root) if root else None)
     where = _task_index(learner, task)
     table = _prediction_table(learner, asked, where, probabilities)
@@ -87,12 +87,16 @@ def predict(
         with atomic_write(out) as temporary:
             temporary.write_text(text, encoding="utf-8")
         say(f"{plural(len(table), 'prediction')} in {out}")
-    if asked.truth is not None and learner.published.facts["labels"] == "single":
+    if asked.truth is not None and learner.snapshot.facts["labels"] == "single":
         _say_accuracy(learner, table, where)
-    for problem in asked.lost:
+    for problem in asked.unreadable:
         say(f"could not read: {problem}", style="yellow")
-    if asked.lost:
-        some = "1 image has" if len(asked.lost) == 1 else f"{len(asked.lost):,} images have"
+    if asked.unreadable:
+        some = (
+            "1 image has"
+            if len(asked.unreadable) == 1
+            else f"{len(asked.unreadable):,} images have"
+        )
         say(f"{some} no prediction, {len(table):,} do")
         raise typer.Exit(FAILED)
 
@@ -103,7 +107,7 @@ def _task_index(learner: Learner, task: int | None) -> int | None:
 
     last = learner.tasks
     if task is None:
-        if learner.published.facts["head"] == "multi":
+        if learner.snapshot.facts["head"] == "multi":
             expected = f"the task of the inputs, 1 to {last}: each task has its own head"
             raise bad("--task", expected, None)
         return None
@@ -116,7 +120,7 @@ def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
     """How many rows are right, of those that can be: a head knows the classes of its task."""
     from engram.cli.console import say
 
-    known, facts = table, learner.published.facts
+    known, facts = table, learner.snapshot.facts
     if task is not None:
         own = [facts["classes"][column] for column in facts["tasks"][task]["visible"]]
         known = table[table["truth"].isin(own)]
@@ -148,7 +152,7 @@ def _prediction_table(
     import pandas as pd
 
     found, share = learner.predict(asked.x, task=task), learner.predict_proba(asked.x, task=task)
-    if learner.published.facts["labels"] == "set":
+    if learner.snapshot.facts["labels"] == "set":
         found = ["|".join(map(str, one)) for one in found]
     table = pd.DataFrame({"input": asked.names, "label": found, "probability": share.max(1)})
     if asked.truth is not None:
@@ -159,7 +163,6 @@ def _prediction_table(
     return table
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram serve``: a model behind HTTP.
 
 
@@ -203,7 +206,6 @@ def serve(
     Tasks sent to it are trained in a separate process, one after another; the file always holds the
     model after the last finished task.
     """
-    pass  # import of a sibling
     from engram.cli.console import say
     from engram.errors import bad, check_int
 
@@ -256,7 +258,6 @@ def _need_extra() -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram open-world``: flag, have some labelled, learn, go on; against random flags.
 
 

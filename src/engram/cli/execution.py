@@ -213,7 +213,6 @@ def find_modules(folder: str) -> None:
         sys.path.append(folder)
 
 
-# ------------------------------------------------------------------------------------------------
 # From options to plain recipes. Heavy: imported inside commands.
 
 
@@ -391,7 +390,6 @@ def default_out(recipes: Sequence[Recipe]) -> Path:
     return Path("runs") / re.sub(r"[^\w.-]+", "_", "-".join([data, *shown, mark]))
 
 
-# ------------------------------------------------------------------------------------------------
 # Progress on the screen while runs train. Heavy: imported inside commands.
 
 
@@ -477,7 +475,6 @@ def show_progress() -> Iterator[ProgressMeter]:
         yield ProgressMeter(bar)
 
 
-# ------------------------------------------------------------------------------------------------
 # Carry out a search: check it, train, show what was chosen. Heavy: imported inside commands.
 
 

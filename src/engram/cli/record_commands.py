@@ -53,7 +53,6 @@ def report(
         say(f"wrote {plural(len(write_images(inputs, images)), 'image')} to {images}")
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram metrics``: numbers from records, without training.
 
 
@@ -335,7 +334,6 @@ def _count_confusion(result: Result, stage: int | None, runs: list[int]) -> pd.D
     return total.astype(int)
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram diff``.
 
 
@@ -396,7 +394,6 @@ def _print_reasons(found: list[Difference]) -> None:
         say(f"{', '.join(fields)}: {why}", style="dim")
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram novelty``: what detectors find familiar, from records, without training.
 
 
@@ -510,7 +507,7 @@ class _DetectorRequest:
                 raise bad("--set", expected, key)
         self.detectors = build_detectors(content)  # given here, not found in the directory
 
-    def of(self, recipe: dict[str, Any]) -> dict[str, Any]:
+    def add_to(self, recipe: dict[str, Any]) -> dict[str, Any]:
         """A plain recipe, measured by these alone."""
         import copy
 
@@ -539,7 +536,7 @@ def _score_runs(directory: Path, more: _DetectorRequest, device: str, trust: boo
         for request in read_requests(directory) or make_requests(directory):
             find_modules(request.folder)
             plans = make_plans(
-                execution.build_recipes([more.of(one) for one in request.recipes]), request.root
+                execution.build_recipes([more.add_to(one) for one in request.recipes]), request.root
             )
             reevaluate_runs(plans, RunDirectory(directory), device=device, together=None)
 

@@ -121,7 +121,6 @@ def run(
     refuse_diverged([run_request(request, out, rerun=rerun, budget=budget)])
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram sweep``.
 
 
@@ -190,7 +189,6 @@ def sweep(
     refuse_diverged([run_request(request, out, rerun=rerun, budget=budget)])
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram search``.
 
 
@@ -285,7 +283,6 @@ def search(
     search_request(request, out, budget=budget)
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram resume``.
 
 
@@ -433,7 +430,6 @@ def _python_only_error(directory: Path, why: str) -> RecordError:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram demo``: the whole way from data to a report, in under two minutes.
 
 

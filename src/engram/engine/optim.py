@@ -38,7 +38,7 @@ class Optimizer:
     decay: float
 
     @classmethod
-    def of(cls, training: Training) -> Optimizer:
+    def from_training(cls, training: Training) -> Optimizer:
         return cls(training.optimizer, training.momentum, training.betas, training.weight_decay)
 
     def fresh(self, vector: Tensor) -> OptimizerState:
@@ -175,7 +175,7 @@ class PartitionedOptimizer:
 
 def make_optimizer(training: Training, networks: Networks) -> Optimizer | PartitionedOptimizer:
     """The recipe's optimiser, or one with parts where a further network has its own."""
-    usual, parts, start = Optimizer.of(training), [], 0
+    usual, parts, start = Optimizer.from_training(training), [], 0
     for name, settings in networks.settings.items():
         if not (settings.lr or settings.optimizer):
             continue
@@ -190,8 +190,7 @@ def make_optimizer(training: Training, networks: Networks) -> Optimizer | Partit
     return PartitionedOptimizer(tuple(part for part in parts if part[0].start < part[0].stop))
 
 
-# ------------------------------------------------------------------------------------------------
-# Learning rates, early stopping and best epochs of R runs, decided on the host once per epoch.
+# -- learning rate schedules, early stopping and best epochs of R runs -----------------------------
 
 
 class Schedule:

@@ -90,8 +90,8 @@ class _OfLearners:
         return self.checkpointer.every
 
     @property
-    def stops(self) -> bool:
-        return self.checkpointer.stops
+    def should_stop(self) -> bool:
+        return self.checkpointer.should_stop
 
     def due(self) -> bool:
         return self.checkpointer.due()
@@ -120,7 +120,7 @@ def train_prologue(
     methods = [RootPretraining()] * len(stands)
     saver = None if checkpointer is None else _OfLearners(checkpointer, learners)
     results = train_task(
-        stands, methods, training, last, keeps_end=True, checkpointer=saver, **options
+        stands, methods, training, last, keep_final_state=True, checkpointer=saver, **options
     )
     if results is None:
         return None
@@ -189,8 +189,7 @@ def _take_over_root(learner: RunLearner, stand: RunLearner) -> None:
     learner.ledger.record(0, "prologue", read)
 
 
-# ------------------------------------------------------------------------------------------------
-# Rows set aside from all tasks, for a training that comes before the first one.
+# -- setting rows aside for pretraining ------------------------------------------------------------
 
 
 def split_off_rows(stream: Stream, share: float, seed: int) -> tuple[Stream, Stream]:

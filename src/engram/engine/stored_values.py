@@ -128,9 +128,9 @@ def _compute_values(learner: RunLearner, method: Method, which: Tensor) -> Value
 
 
 # -- training on latents ---------------------------------------------------------------------------
-# The root of a network encodes a task's rows once, its top learns from those.
-# While such a task is learnt the root stands still, so what it answers in eval mode is a table. Old
-# inputs are not read again: exemplars have kept their latents.
+# The root of the network encodes the rows of a task once, and only its top is trained. The root is
+# frozen during such a task, so its outputs in eval mode form a table. Inputs of earlier tasks are
+# not read again: exemplars are stored with their latents.
 
 
 ENCODED_AT_ONCE = 1024

@@ -309,7 +309,6 @@ def plain_model(model: Any) -> Any:
     return to_plain(model) if isinstance(model, (str, Mapping)) else code_name(model)
 
 
-# ------------------------------------------------------------------------------------------------
 # Values as plain ones that tell them apart: arrays by content, own classes by what they do.
 
 
@@ -550,7 +549,6 @@ def _imported_module(
         return None
 
 
-# ------------------------------------------------------------------------------------------------
 # What a function does, as a digest that comments, formatting and docstrings do not change.
 
 
@@ -668,7 +666,6 @@ def describe_constant(value: Any) -> Any:
     return type(value).__name__, repr(value)
 
 
-# ------------------------------------------------------------------------------------------------
 # Whose code it is: the user's own, or that of a package which is known by name and version.
 
 

@@ -173,7 +173,6 @@ def _read_orders(argument: str, given: Any) -> list[Sequence[int]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------
 # What results under many orders say about the order of learning.
 
 

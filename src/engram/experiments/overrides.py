@@ -276,7 +276,6 @@ def _no_owner_error(key: str, known: set[str], method: str) -> BadArgument:
     return error
 
 
-# ------------------------------------------------------------------------------------------------
 # ``NAME.option=value``: an option of the methods or detectors that a recipe has by that name.
 
 

@@ -197,7 +197,6 @@ def _dataclass_in(hint: Any) -> type[Any] | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------------
 # Durations as people write them.
 
 

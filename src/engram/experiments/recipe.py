@@ -39,7 +39,6 @@ from engram.renamed import rename_fields
 from engram.streams.stream import Stream
 from engram.streams.task_orders import order_text
 
-# ------------------------------------------------------------------------------------------------
 # The pieces of an experiment besides its stream, checked: every way to a run begins here.
 
 
@@ -256,7 +255,6 @@ def _check_sections(content: Any, where: str = "", joint: str = ".") -> None:
             raise bad(f"recipe{where}{joint}{name}", "a section (it has no default)", "nothing")
 
 
-# ------------------------------------------------------------------------------------------------
 # The outside set of a recipe: rows that are never trained on, by which detectors are tuned.
 
 

@@ -209,12 +209,12 @@ class Recorder:
         self.callback.note(f"{words}; left to it, and missing from the result")
 
     @property
-    def ending(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether the process was told to end by a signal."""
-        return self.saver is not None and self.saver.ending
+        return self.saver is not None and self.saver.is_ending
 
     @property
-    def between(self) -> bool:
+    def nothing_pending(self) -> bool:
         """Whether all that was added is recorded: no group has runs to come."""
         return not self._pending
 
@@ -253,7 +253,7 @@ class Recorder:
             return
         ledgers = collect_ledgers(results)
         self.folder.append(
-            Rows.joined([one.rows for one in results]),
+            Rows.join([one.rows for one in results]),
             predictions=collect_predictions(results, plans), arrays=stored_arrays(results),
             ledger={"runs": ledgers} if ledgers else None,
             probes=list_probed_stages(results, plans) or None,
@@ -284,7 +284,6 @@ def _open_directory(out: str | Path | RunDirectory | None) -> RunDirectory | Non
     return out if out is None or isinstance(out, RunDirectory) else RunDirectory(out)
 
 
-# ------------------------------------------------------------------------------------------------
 # What is recorded of finished stages besides their rows, and records without a directory.
 
 
@@ -300,7 +299,7 @@ def collect_predictions(results: Sequence[StageResult], plans: Sequence[Plan]) -
 def _make_prediction(result: StageResult, plan: Plan) -> Prediction | None:
     if result.diverged or plan.keep == "counts":
         return None
-    return Prediction.of(
+    return Prediction.from_scores(
         result.scores, result.items, **result.key._asdict(), keep=plan.keep,
         **_kept_network(result.learner, plan.keep),
     )  # fmt: skip
@@ -372,7 +371,7 @@ class MemoryRecords:
     ) -> Result:
         """All of it."""
         return Result(
-            Rows.joined(self._rows).frame(),
+            Rows.join(self._rows).frame(),
             recipes={plan.recipe: dict(plan.content) for plan in plans},
             predictions=self._predictions,
             arrays=ProbeArrays(memory=self._arrays),

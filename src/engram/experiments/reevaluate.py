@@ -169,7 +169,7 @@ def _write(part: Sequence[_RecordedRun], records: _RunRecords, folder: RunDirect
             if (found := results.get(one.plan.key)) is not None and any(found.reads.values())
         ]  # fmt: skip
         folder.append(
-            Rows.joined([one.rows for one in results.values()]), probes=done,
+            Rows.join([one.rows for one in results.values()]), probes=done,
             ledger={"runs": read_rows} if read_rows else None,
             arrays=stored_arrays(list(results.values())),
         )  # fmt: skip
@@ -242,7 +242,6 @@ def _restore_learner(learner: RunLearner, kept: Prediction, stage: int) -> RunLe
     return learner
 
 
-# ------------------------------------------------------------------------------------------------
 # Which probes have measured which stages of a run directory.
 
 

@@ -82,14 +82,14 @@ def execute(
                 ):  # fmt: skip
                     with distributed.without_ranks():
                         recorder.add(stage)
-                    if recorder.ending and recorder.between:
+                    if recorder.is_ending and recorder.nothing_pending:
                         break
             recorder.close()
-            if ranks is not None and not recorder.ending:
+            if ranks is not None and not recorder.is_ending:
                 ranks.broadcast(None)  # all is written
         finally:
             recorder.release()
-    if recorder.saver is not None and recorder.ending:
+    if recorder.saver is not None and recorder.is_ending:
         recorder.saver.end()  # told so while nothing trained; who called must not go on either
     recorder.report_busy_runs()
     return recorder
@@ -150,7 +150,6 @@ def _check_probes(plans: Sequence[Plan], engine: Engine) -> None:
                 probe.check(engine.learner(plan.run))
 
 
-# ------------------------------------------------------------------------------------------------
 # Large studies and Python's garbage collector.
 
 
@@ -176,7 +175,6 @@ def freeze_garbage(runs: int) -> Iterator[None]:
         gc.unfreeze()
 
 
-# ------------------------------------------------------------------------------------------------
 # What the ranks of a job do about records: rank 0 reads and writes, the others hear of it.
 
 
@@ -257,7 +255,6 @@ def broadcast_resume(ranks: Ranks, recorder: Recorder) -> Callable[[int, RunLear
     return resume
 
 
-# ------------------------------------------------------------------------------------------------
 # Runs whose passes several ranks share: what cannot be is refused by name.
 
 

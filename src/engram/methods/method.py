@@ -60,12 +60,12 @@ class Gradient:
     the way reaches the loss as ``batch._replace(values=...)``.
     """
 
-    of: Callable[..., Tensor]
+    compute: Callable[..., Tensor]
     vector: Tensor  # [P] the present weights
     layout: Callable[[Tensor], dict[str, Tensor]]  # named views of any [P]
 
     def __call__(self, batch: Batch, *names: str, at: Tensor | None = None) -> Tensor:
-        return self.of(batch, names, at)
+        return self.compute(batch, names, at)
 
 
 @accept_old_names
@@ -331,9 +331,7 @@ def check_every_n_steps(method: Method) -> int:
     return steps
 
 
-# ------------------------------------------------------------------------------------------------
-# What verbs take and return, looked at where the engine calls them: one clear line, not a bug.
-
+# -- checks of what verbs take and return ----------------------------------------------------------
 
 VERBS = tuple(
     name

@@ -253,7 +253,6 @@ def _draw_figure(
     return [numbers, write_text(target / f"{figure.name}.html", render_figure_page(drawn, title))]
 
 
-# ------------------------------------------------------------------------------------------------
 # The runs of a reproduction: in this process, or spread over several.
 
 
@@ -280,7 +279,6 @@ def train_missing(
     find_pool("processes")(work)
 
 
-# ------------------------------------------------------------------------------------------------
 # A drawn figure as a page of its own, for screens of any width.
 
 

@@ -183,7 +183,6 @@ def _matches_template(path: str, template: str) -> bool:
     return len(own) == len(wanted) and all(b.startswith("{") or a == b for a, b in pairs)
 
 
-# ------------------------------------------------------------------------------------------------
 # uvicorn with one thing more: who sends headers too slowly is cut off.
 
 

@@ -113,7 +113,6 @@ class Pool(Protocol):
     def __call__(self, work: Work) -> Result: ...
 
 
-# ------------------------------------------------------------------------------------------------
 # Runs of equal shapes in lockstep where that is faster, as `engram.run` does.
 
 
@@ -122,7 +121,6 @@ def train_auto(work: Work) -> Result:
     return work.run_here(together=None)
 
 
-# ------------------------------------------------------------------------------------------------
 # One run after the other.
 
 
@@ -131,7 +129,6 @@ def train_serial(work: Work) -> Result:
     return work.run_here(together=False)
 
 
-# ------------------------------------------------------------------------------------------------
 # Runs of equal shapes in lockstep, whatever their size.
 
 
