@@ -566,3 +566,15 @@ def test_a_changed_default_keeps_the_meaning_of_ids(monkeypatch):
     assert method_id(ER(size=8)) != strong  # as if 8 had been the default when the option came
     assert method_id(ER(size=8)) == plain
     assert method_id(ER()) != plain
+
+
+def test_a_method_with_a_memory_of_its_own_is_the_same_however_it_is_spelt(tmp_path):
+    written = {
+        "stream": {"data": "blobs"}, "method": {"name": "ER", "memory": {"per_class": 2}},
+    }  # fmt: skip
+    built = Recipe.of({**written, "method": ER(memory=Memory(per_class=2))})
+    assert Recipe.of(written).key == built.key
+    assert Recipe.of(written).id == built.id
+    other = Recipe.of({**written, "method": {"name": "ER", "memory": {"per_class": 3}}})
+    assert other.key != built.key
+    assert other.id != built.id
