@@ -37,7 +37,9 @@ def by_torch(
 @pytest.mark.parametrize("kind", MAKERS)
 class TestEqualToTorch:
     def make(self, kind: str, decay: float, momentum: float) -> Optimizer:
-        return Optimizer.from_training(Training(optimizer=kind, weight_decay=decay, momentum=momentum))
+        return Optimizer.from_training(
+            Training(optimizer=kind, weight_decay=decay, momentum=momentum)
+        )
 
     def test_rates_per_run(self, kind, decay, momentum):
         grads, ours = gradients(3), self.make(kind, decay, momentum)
@@ -99,4 +101,7 @@ def test_step_counts_per_run():
     ("decay", "reset", "moves"), [(0, True, False), (0.1, True, True), (0, False, True)]
 )
 def test_what_can_move_without_a_gradient(decay, reset, moves):
-    assert Optimizer.from_training(Training(weight_decay=float(decay))).moves_without_gradient(reset) is moves
+    assert (
+        Optimizer.from_training(Training(weight_decay=float(decay))).moves_without_gradient(reset)
+        is moves
+    )

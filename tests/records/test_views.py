@@ -285,7 +285,9 @@ def test_wrong_shapes_and_names_are_refused() -> None:
     with pytest.raises(BadArgument, match="did you mean 'single'"):
         predict(make_scores(items, 0), items, stage=0, head="singel")
     with pytest.raises(BadArgument, match="parameters"):
-        Prediction.from_scores(make_scores(items, 0), items, recipe="r", seed=0, stage=0, keep="parameters")
+        Prediction.from_scores(
+            make_scores(items, 0), items, recipe="r", seed=0, stage=0, keep="parameters"
+        )
     with pytest.raises(BadArgument, match="targets"):
         EvaluationItems(rows=[0], task=[0], targets=[4], opening=[0], visible=[[1]], classes=[0])
 
@@ -296,7 +298,9 @@ def test_a_column_beyond_two_bytes_stays_itself(tmp_path):
         rows=[0], task=[0], targets=[width - 1], opening=[0] * width, visible=[[1] * width],
         classes=range(width),
     )  # fmt: skip
-    one = Prediction.from_scores(np.arange(width)[None], items, recipe="r", seed=0, stage=0, keep="labels")
+    one = Prediction.from_scores(
+        np.arange(width)[None], items, recipe="r", seed=0, stage=0, keep="labels"
+    )
     path = write_predictions(tmp_path / "predictions-1.safetensors", [one])
     again = Predictions([path]).get("r", 0, "", 0)
     assert again.predicted(items, head="single").tolist() == [width - 1]
