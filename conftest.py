@@ -21,6 +21,6 @@ if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvic
     service = (
         "src/engram/serve/app.py",
         "src/engram/serve/request_limits.py",
-        "tests/serve/asking.py",
+        "tests/serve/client.py",
     )
     collect_ignore += service

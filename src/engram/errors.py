@@ -47,6 +47,18 @@ class BadArgument(EngramError, ValueError):
     kind: str = ""
     near: str | None = None
 
+    @property
+    def argument(self) -> str:
+        """What the message names before its colon, such as ``epochs``; empty where it names none.
+
+        Examples
+        --------
+        >>> BadArgument("epochs: expected a whole number of at least 1, got 0").argument
+        'epochs'
+        """
+        name, colon, _ = str(self).partition(": ")
+        return name if colon else ""
+
     def with_kind(self, kind: str) -> BadArgument:
         """Set `kind` and return the error."""
         self.kind = kind

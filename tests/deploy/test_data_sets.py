@@ -45,7 +45,7 @@ def test_it_learns_what_a_run_learns_from_the_same_data():
     learner = engram.Learner("ER", capacity=3, **FEW).learn(data)
     new = table(["cat", "ant"], seed=5)
     np.testing.assert_array_equal(learner.predict_proba(new), wanted.predict_proba(new))
-    about, other = learner.published.facts["inputs"], wanted.published.facts["inputs"]
+    about, other = learner.snapshot.facts["inputs"], wanted.snapshot.facts["inputs"]
     assert about == other
     for name in ("fill", "std", "columns"):
         assert about[name]
@@ -53,10 +53,10 @@ def test_it_learns_what_a_run_learns_from_the_same_data():
 
 def test_scales_are_those_of_the_first_task():
     learner = engram.Learner("Finetune", **FEW).learn(of(table(["ant", "bee"])))
-    before = learner.published.facts["inputs"]
+    before = learner.snapshot.facts["inputs"]
     far = table(["cat"], seed=1).assign(size=lambda t: t["size"] + 500)
     learner.learn(of(far))
-    assert learner.published.facts["inputs"] == before
+    assert learner.snapshot.facts["inputs"] == before
 
 
 def test_missing_values_are_filled_after_further_tasks():
@@ -65,7 +65,7 @@ def test_missing_values_are_filled_after_further_tasks():
     run = engram.run(data, method="ER", device="cpu").model()
     for learner in (run, engram.Learner("ER", **FEW).learn(data)):
         learner.learn(table(["cat"]).drop(columns="kind"), ["cat"] * 30)
-        assert learner.published.facts["inputs"]["fill"]
+        assert learner.snapshot.facts["inputs"]["fill"]
         assert len(learner.predict(gaps)) == 60
 
 

@@ -28,8 +28,8 @@ MISSING = [
 pytestmark = pytest.mark.skipif(bool(MISSING), reason="the extra serve is not installed")
 if not MISSING:
     from engram.serve.request_limits import RequestLimits
-    from tests.serve.asking import ask, serving, until
-    from tests.serve.malformed import requests
+    from tests.serve.client import ask, serving, until
+    from tests.serve.malformed_requests import requests
 
 X, Y, TEST = world(6)
 
@@ -49,7 +49,7 @@ def model(saved, tmp_path):
 def running(saved, tmp_path_factory):
     """A service that these tests share: small requests, little patience, a token."""
     path = shutil.copy(saved, tmp_path_factory.mktemp("served") / "model.engram")
-    limits = RequestLimits(most_bytes=20_000, read_seconds=0.5)
+    limits = RequestLimits(max_request_bytes=20_000, read_seconds=0.5)
     with serving(path, token="secret", limits=limits) as (port, service):
         yield port, service
 

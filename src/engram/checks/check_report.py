@@ -122,8 +122,6 @@ def run_check(check: Callable[..., None], *args: Any) -> CheckFinding:
     except BrokenRule as fault:
         return CheckFinding(name, False, str(fault))
     except Exception as error:  # a user's own code may raise anything
-        pass  # import of a sibling
-
         target = args[0] if args else None
         return CheckFinding(
             name, False, explain(error, target), raised=bool(find_line(error, target))
@@ -157,7 +155,6 @@ def run_checks(
     return found
 
 
-# ------------------------------------------------------------------------------------------------
 # From an exception to the line of a method's own file that caused it.
 
 

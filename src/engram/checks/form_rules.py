@@ -291,7 +291,6 @@ def _list_writing_verbs(method: Method) -> str:
     return ", ".join(verbs) or "the networks"
 
 
-# ------------------------------------------------------------------------------------------------
 # What a method is: a frozen dataclass of plain hyper-parameters.
 
 
@@ -348,7 +347,7 @@ def check_recipe_round_trip(method: Method) -> None:
 
 
 def check_declarations(method: Method) -> None:
-    """`replay`, `phases`, `reads`, `head`, `decides` and `pace` have values the engine knows."""
+    """`replay`, `phases`, `reads`, `head`, `decides`, `every_n_steps`: values the engine knows."""
     require(method.reads in READS, f"reads must be one of {READS}, it is {method.reads!r}")
     try:
         check_head(method.head)
@@ -395,7 +394,6 @@ def _check_phases(method: Method, stage: int) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Names and arguments: what a class calls a verb must be one, and something must be its own.
 
 

@@ -211,7 +211,6 @@ def _update_uses_memory(at: Any, batch: Batch) -> bool:
     return not torch.equal(first, other)
 
 
-# ------------------------------------------------------------------------------------------------
 # Poisoned data: what a method may not know is changed, and nothing that it does may change.
 
 
@@ -357,7 +356,6 @@ def _find_test_rows(tasks: Sequence[Task], fewer: Sequence[Task]) -> Tensor:
     return torch.cat(found)
 
 
-# ------------------------------------------------------------------------------------------------
 # Samples outside the memory: inputs that lie in anything else a method holds.
 
 

@@ -172,7 +172,6 @@ def check_finish_leaves_statistics_alone(method: Method) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Known classes: a task whose classes are not new is learnt like any other, or refused.
 
 
@@ -240,7 +239,6 @@ def list_milder_methods(method: Method) -> Iterator[Method]:
         yield smaller
 
 
-# ------------------------------------------------------------------------------------------------
 # Labels that are refined over time: a superclass first, its subclasses later.
 
 
@@ -296,7 +294,6 @@ def check_stored_labels_stay_incomplete(method: Method) -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------------
 # Sets of labels: a method that says it can decide them learns every label of a row.
 
 

@@ -130,7 +130,6 @@ def check_old_networks_are_in_eval_mode(method: Method) -> None:
     require(still, "loss writes into the run's running statistics")
 
 
-# ------------------------------------------------------------------------------------------------
 # Generators: what they replay is held against everything it could be mistaken for.
 
 

@@ -238,7 +238,6 @@ def accuracies(after: StageCopy) -> list[float]:
     return [float(right[stages == k].mean()) for k in range(now + 1)]
 
 
-# ------------------------------------------------------------------------------------------------
 # The method on trial, tamed: calm, short, with little memory, in variations.
 
 
@@ -344,7 +343,6 @@ def replace_field(part: Method, name: str, value: Any) -> Method:
         return part
 
 
-# ------------------------------------------------------------------------------------------------
 # A group of runs stopped in the middle of a task, to look at single steps.
 
 

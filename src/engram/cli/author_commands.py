@@ -96,7 +96,6 @@ def make_method(target: str, assignments: list[str]) -> Any:
     return build_method(content["method"])
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram new``: a file to begin an own method, detector or policy with.
 
 

@@ -73,7 +73,7 @@ def predict(
     from engram.io import atomic_write, make_folders
 
     learner = open_model(source, label, seed, order, device, trust)
-    about = learner.published.facts["inputs"]
+    about = learner.snapshot.facts["inputs"]
     asked = read_inputs(data, about, drop=drop or (), root=str(root) if root else None)
     where = _task_index(learner, task)
     table = _prediction_table(learner, asked, where, probabilities)
@@ -87,12 +87,16 @@ def predict(
         with atomic_write(out) as temporary:
             temporary.write_text(text, encoding="utf-8")
         say(f"{plural(len(table), 'prediction')} in {out}")
-    if asked.truth is not None and learner.published.facts["labels"] == "single":
+    if asked.truth is not None and learner.snapshot.facts["labels"] == "single":
         _say_accuracy(learner, table, where)
-    for problem in asked.lost:
+    for problem in asked.unreadable:
         say(f"could not read: {problem}", style="yellow")
-    if asked.lost:
-        some = "1 image has" if len(asked.lost) == 1 else f"{len(asked.lost):,} images have"
+    if asked.unreadable:
+        some = (
+            "1 image has"
+            if len(asked.unreadable) == 1
+            else f"{len(asked.unreadable):,} images have"
+        )
         say(f"{some} no prediction, {len(table):,} do")
         raise typer.Exit(FAILED)
 
@@ -103,7 +107,7 @@ def _task_index(learner: Learner, task: int | None) -> int | None:
 
     last = learner.tasks
     if task is None:
-        if learner.published.facts["head"] == "multi":
+        if learner.snapshot.facts["head"] == "multi":
             expected = f"the task of the inputs, 1 to {last}: each task has its own head"
             raise bad("--task", expected, None)
         return None
@@ -116,7 +120,7 @@ def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
     """How many rows are right, of those that can be: a head knows the classes of its task."""
     from engram.cli.console import say
 
-    known, facts = table, learner.published.facts
+    known, facts = table, learner.snapshot.facts
     if task is not None:
         own = [facts["classes"][column] for column in facts["tasks"][task]["visible"]]
         known = table[table["truth"].isin(own)]
@@ -148,7 +152,7 @@ def _prediction_table(
     import pandas as pd
 
     found, share = learner.predict(asked.x, task=task), learner.predict_proba(asked.x, task=task)
-    if learner.published.facts["labels"] == "set":
+    if learner.snapshot.facts["labels"] == "set":
         found = ["|".join(map(str, one)) for one in found]
     table = pd.DataFrame({"input": asked.names, "label": found, "probability": share.max(1)})
     if asked.truth is not None:
@@ -159,7 +163,6 @@ def _prediction_table(
     return table
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram serve``: a model behind HTTP.
 
 
@@ -181,7 +184,7 @@ def serve(
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Require no token, even if other machines can reach it.")
     ] = False,
-    most_bytes: Annotated[int, typer.Option(help="Largest request, in bytes.")] = 16 << 20,
+    max_request_bytes: Annotated[int, typer.Option(help="Largest request, in bytes.")] = 16 << 20,
     read_seconds: Annotated[
         float, typer.Option(help="Seconds within which a request must arrive.")
     ] = 10.0,
@@ -203,7 +206,6 @@ def serve(
     Tasks sent to it are trained in a separate process, one after another; the file always holds the
     model after the last finished task.
     """
-    pass  # import of a sibling
     from engram.cli.console import say
     from engram.errors import bad, check_int
 
@@ -229,7 +231,7 @@ def serve(
         if to.exists():
             raise bad("--to", "a file that does not exist yet", str(to))
         model = open_model(model, label, seed, None, device, trust).save(to)
-    limits = RequestLimits(most_bytes=most_bytes, read_seconds=read_seconds)
+    limits = RequestLimits(max_request_bytes=max_request_bytes, read_seconds=read_seconds)
     torch.set_num_threads(threads)
     with open_socket(host, port) as at:
         service = Service(
@@ -256,7 +258,6 @@ def _need_extra() -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram open-world``: flag, have some labelled, learn, go on; against random flags.
 
 
@@ -277,12 +278,13 @@ def open_world(
     novel_share: Annotated[
         float, typer.Option(help="Share of the new classes' rows that arrive.")
     ] = 1.0,
-    budget: Annotated[int, typer.Option(help="Labels per round.")] = 40,
+    labels: Annotated[int, typer.Option(help="Labels per round.")] = 40,
     rate: Annotated[float, typer.Option(help="False-alarm rate that sets the threshold.")] = 0.1,
     assignments: Assignments = None,
     seeds: Seeds = None,
     outside: Annotated[
-        str | None, typer.Option(metavar="NAME|PATH", help="Outside set for tuning the detector.")
+        str | None,
+        typer.Option("--ood", metavar="NAME|PATH", help="Outside set for tuning the detector."),
     ] = None,
     root: Root = None,
     device: Device = "auto",
@@ -291,7 +293,7 @@ def open_world(
     """Let a learner discover new classes, and compare with labelling at random.
 
     In each round, unlabelled rows arrive; those that the detector flags as novel are labelled,
-    within the budget, and learnt.
+    as many as --labels says, and learnt.
     """
     from dataclasses import asdict
 
@@ -318,7 +320,7 @@ def open_world(
     (asked,) = build_detectors(plain[0])
     recipe = Recipe.of({k: v for k, v in plain[0].items() if k != "detectors"})
     world = open_world(
-        recipe.data(str(root.absolute()) if root else None), known=known, budget=budget, rate=rate,
+        recipe.data(str(root.absolute()) if root else None), known=known, budget=labels, rate=rate,
         classes_per_round=classes_per_round, novel_share=novel_share, detector=asked,
         method=recipe.method, seeds=recipe.seeds, model=recipe.model, device=device,
         outside=plain[0].get("outside"), **asdict(recipe.training),

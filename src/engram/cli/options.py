@@ -11,7 +11,6 @@ import typer
 from engram.errors import bad, check_int
 from engram.experiments.pools import POOLS, find_pool
 
-# ------------------------------------------------------------------------------------------------
 # Options of commands that spread recipes over processes and machines.
 
 
@@ -34,7 +33,6 @@ def check_pool(pool: str, workers: int, address: str | None) -> None:
         raise bad("--address", f"--pool ray with it ({pool!r} does not use a cluster)", address)
 
 
-# ------------------------------------------------------------------------------------------------
 # Names that a shell completes. They are read from the source files: importing torch for a key
 # stroke would take seconds.
 
@@ -46,7 +44,7 @@ _LISTS = {
     "models": ("models/build.py", "_MODELS"),
     "streams": ("streams/__init__.py", "SCENARIOS"),
     "data": ("data/named_sets.py", "NAMED_SETS"),
-    "tools": ("records/export.py", "TOOLS"),
+    "tools": ("records/experiment_trackers.py", "TOOLS"),
 }
 
 
@@ -137,7 +135,7 @@ CheckpointEvery = Annotated[
 ]
 Rerun = Annotated[
     bool,
-    typer.Option("--again", help="Rerun what is finished; the old results no longer count."),
+    typer.Option("--rerun", help="Rerun what is finished; the old results no longer count."),
 ]
 Budget = Annotated[
     str | None,

@@ -53,7 +53,6 @@ def report(
         say(f"wrote {plural(len(write_images(inputs, images)), 'image')} to {images}")
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram metrics``: numbers from records, without training.
 
 
@@ -335,7 +334,6 @@ def _count_confusion(result: Result, stage: int | None, runs: list[int]) -> pd.D
     return total.astype(int)
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram diff``.
 
 
@@ -396,7 +394,6 @@ def _print_reasons(found: list[Difference]) -> None:
         say(f"{', '.join(fields)}: {why}", style="dim")
 
 
-# ------------------------------------------------------------------------------------------------
 # ``engram novelty``: what detectors find familiar, from records, without training.
 
 
@@ -425,12 +422,13 @@ def novelty(
     ] = None,
     outside: Annotated[
         str | None, typer.Option(
-            metavar="NAME|PATH", help="Outside set for tuning --detectors (default: as before)."
+            "--ood", metavar="NAME|PATH",
+            help="Outside set for tuning --detectors (default: as before).",
         ),
     ] = None,
     tune: Annotated[
         bool,
-        typer.Option("--tune", help="Tune --detectors after the first task, against --outside."),
+        typer.Option("--tune", help="Tune --detectors after the first task, against --ood."),
     ] = False,
     assignments: Annotated[
         list[str] | None, typer.Option(
@@ -493,12 +491,12 @@ class _DetectorRequest:
         from engram.experiments.overrides import set_detector_option
         from engram.io import parse_key_value
 
-        for option, given in (("--tune", tune), ("--outside", outside), ("--set", assignments)):
+        for option, given in (("--tune", tune), ("--ood", outside), ("--set", assignments)):
             if given and detectors is None:
                 raise bad(option, "--detectors with it", "none")
         self.outside = outside
         self.words = [*(["--detectors", detectors] if detectors else ())]
-        self.words += [*(["--outside", outside] if outside else ()), *(["--tune"] if tune else ())]
+        self.words += [*(["--ood", outside] if outside else ()), *(["--tune"] if tune else ())]
         self.words += [word for one in assignments for word in ("--set", one)]
         content = {"detectors": detector_specs(detectors, tune)}
         pairs = [parse_key_value(one) for one in assignments]
@@ -509,7 +507,7 @@ class _DetectorRequest:
                 raise bad("--set", expected, key)
         self.detectors = build_detectors(content)  # given here, not found in the directory
 
-    def of(self, recipe: dict[str, Any]) -> dict[str, Any]:
+    def add_to(self, recipe: dict[str, Any]) -> dict[str, Any]:
         """A plain recipe, measured by these alone."""
         import copy
 
@@ -538,7 +536,7 @@ def _score_runs(directory: Path, more: _DetectorRequest, device: str, trust: boo
         for request in read_requests(directory) or make_requests(directory):
             find_modules(request.folder)
             plans = make_plans(
-                execution.build_recipes([more.of(one) for one in request.recipes]), request.root
+                execution.build_recipes([more.add_to(one) for one in request.recipes]), request.root
             )
             reevaluate_runs(plans, RunDirectory(directory), device=device, together=None)
 

@@ -136,8 +136,8 @@ class Learner(Estimator):
             about = None if found is None else found.facts["inputs"]
             if isinstance(x, Data):
                 x, y, valid, about = self._given(x, y, valid, about)
-            new = NewTask.of(x, y, valid, about)
-            self.refuse(new)
+            new = NewTask.from_arrays(x, y, valid, about)
+            self.check_task(new)
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
                 warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=2)
             stream = extend_stream(found, new, self._settings)
@@ -161,7 +161,7 @@ class Learner(Estimator):
         found = read_learner_data(data, about)
         return found if valid is None else found._replace(valid=valid)
 
-    def refuse(self, new: NewTask) -> None:
+    def check_task(self, new: NewTask) -> None:
         """Raise an error for a task that this learner cannot learn."""
         found = self._portable
         if found is None:
@@ -199,10 +199,10 @@ class Learner(Estimator):
     @property
     def tasks(self) -> int:
         """Number of tasks learnt so far."""
-        return 0 if self._published is None else self._published.stage + 1
+        return 0 if self._snapshot is None else self._snapshot.stage + 1
 
     @property
-    def published(self) -> LearnerSnapshot:
+    def snapshot(self) -> LearnerSnapshot:
         """The network after the last finished task; immutable, for consistent predictions."""
         return self._now
 
@@ -226,10 +226,12 @@ class Learner(Estimator):
         """The learner that was saved. `model` and `method` are needed where they are your own."""
         found, made = load_model(path)
         with wrap_read_errors(path, "model file"):
-            return cls.of(found, made, device=device, model=model, method=method, trust=trust)
+            return cls.from_portable(
+                found, made, device=device, model=model, method=method, trust=trust
+            )
 
     @classmethod
-    def of(
+    def from_portable(
         cls, found: PortableState, made: Mapping[str, Any], *, device: str = "auto",
         model: Any = None, method: Any = None, trust: bool = False,
     ) -> Learner:  # fmt: skip

@@ -67,7 +67,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _keyed: dict[str, Detector]
     _lock: Any
     _portable: PortableState | None
-    _published: LearnerSnapshot | None
+    _snapshot: LearnerSnapshot | None
     _kind: str  # of labels
 
     def learn(self, x: Any, y: Any = None) -> Self:
@@ -108,14 +108,14 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return f"{type(self).__name__}({shown})"
 
     def __sklearn_is_fitted__(self) -> bool:
-        return self._published is not None
+        return self._snapshot is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_published")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_snapshot")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock, self._published = threading.RLock(), None
+        self._lock, self._snapshot = threading.RLock(), None
         if self._portable is not None:
             self._publish(self._portable)
 
@@ -142,7 +142,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # -- inside ------------------------------------------------------------------------------------
     def _forget(self) -> None:
-        self._portable, self._published, self._kind = None, None, ""
+        self._portable, self._snapshot, self._kind = None, None, ""
 
     def _check(self) -> None:
         """Refuse arguments that cannot work, before anything is learnt."""
@@ -159,14 +159,14 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _publish(self, found: PortableState) -> None:
         """From here on readers see what was learnt: one assignment, so never half of it."""
-        published = LearnerSnapshot(
+        snapshot = LearnerSnapshot(
             found, self._settings, kind=self._kind, device=self._device, detectors=self._keyed
         )
-        self._portable, self._published = found, published
+        self._portable, self._snapshot = found, snapshot
 
     @property
     def _now(self) -> LearnerSnapshot:
-        now = self._published  # read once: another thread may publish the next one
+        now = self._snapshot  # read once: another thread may publish the next one
         if now is None:
             raise LearnerNotFitted(
                 "nothing has been learnt yet: call learn(x, y) or fit(x, y) first"
@@ -191,7 +191,6 @@ def replace_memory(method: Method, memory: Memory | int) -> Method:
     return changed
 
 
-# ------------------------------------------------------------------------------------------------
 # Data sets as tasks of a learner: their rows by the names of their classes.
 
 
@@ -235,7 +234,6 @@ def select_labelled(data: Data, rows: Tensor) -> tuple[Tensor, Array]:
     return data.gather(rows), names_to_labels(names, label_kind(data.classes))
 
 
-# ------------------------------------------------------------------------------------------------
 # Novelty detectors of a learner: fitted after every task, as in a run.
 
 

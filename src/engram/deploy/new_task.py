@@ -60,7 +60,7 @@ class NewTask:
     about: dict[str, Any]  # what inputs are like, of the first task on
 
     @classmethod
-    def of(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
+    def from_arrays(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
         """Checked rows; `about` says what inputs look like, once that is known."""
         rows = convert_inputs(x, about)
         if not len(rows):
@@ -238,7 +238,6 @@ def make_placeholder_stream(found: PortableState, width: int, classes: int = 1) 
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Labels as a user writes them, and the output columns behind them.
 
 
@@ -289,7 +288,6 @@ def labels_to_names(labels: Array) -> list[str]:
     return [str(label) for label in labels.tolist()]
 
 
-# ------------------------------------------------------------------------------------------------
 # Tables of new inputs: the columns that a model was trained on, by their names.
 
 
@@ -346,7 +344,6 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# ------------------------------------------------------------------------------------------------
 # A stream whose end nobody knows: for a learner that goes on learning.
 
 

@@ -34,23 +34,23 @@ class Program(nn.Module):
     of ``learner.classes_``.
     """
 
-    def __init__(self, published: LearnerSnapshot) -> None:
+    def __init__(self, snapshot: LearnerSnapshot) -> None:
         super().__init__()
-        about, self.method = published.facts["inputs"], published.method
+        about, self.method = snapshot.facts["inputs"], snapshot.method
         self.bytes, self.crop = about["dtype"] == "uint8", about["crop"]
-        self.sets = published.facts["labels"] == "set"
+        self.sets = snapshot.facts["labels"] == "set"
         shape = channel_shape(about)
-        self.net = published.bundle.get_submodule("net")
-        self.frozen = None if published.frozen is None else copy.deepcopy(published.frozen.module)
-        self.dtype = published.dtype
+        self.net = snapshot.bundle.get_submodule("net")
+        self.frozen = None if snapshot.frozen is None else copy.deepcopy(snapshot.frozen.module)
+        self.dtype = snapshot.dtype
         self.register_buffer("mean", torch.tensor(about["mean"], dtype=self.dtype).reshape(shape))
         std = torch.tensor(about["std"], dtype=self.dtype)
         self.register_buffer("scale", (1 / std).reshape(shape))
         self.normalises, self.fills = bool(about["mean"]), bool(about["fill"])
         self.register_buffer("fill", torch.tensor(about["fill"], dtype=self.dtype).reshape(shape))
-        self.register_buffer("columns", torch.tensor(published.columns))
-        self._structure, self._names = tree_structure(published.state), list[str]()
-        for number, (name, leaf) in enumerate(flatten(published.state).items()):
+        self.register_buffer("columns", torch.tensor(snapshot.columns))
+        self._structure, self._names = tree_structure(snapshot.state), list[str]()
+        for number, (name, leaf) in enumerate(flatten(snapshot.state).items()):
             self._names.append(name)
             self.register_buffer(f"state_{number}", leaf.detach().clone())
 
@@ -73,7 +73,7 @@ class Program(nn.Module):
 
 
 def export_program(
-    published: LearnerSnapshot, path: str | os.PathLike[str], form: str | None
+    snapshot: LearnerSnapshot, path: str | os.PathLike[str], form: str | None
 ) -> Path:
     """Write the program; `form` is read off the suffix where it is not given."""
     target = Path(path)
@@ -83,13 +83,13 @@ def export_program(
             ends = " or ".join(f"{end} ({name})" for name, end in FORMATS.items())
             raise bad("path", f"a name that ends in {ends}, or a format", str(path))
     check_choice("format", form, FORMATS)
-    if published.facts["head"] == "multi":
+    if snapshot.facts["head"] == "multi":
         raise bad("learner", "one head for all classes, to be exported", "a head for each task")
     make_folders(target.parent)
-    program = Program(published).cpu().eval()
-    about = published.facts["inputs"]
+    program = Program(snapshot).cpu().eval()
+    about = snapshot.facts["inputs"]
     example = torch.zeros(2, *about["shape"], dtype=STORED[about["dtype"]])
-    facts = {"classes": published.classes.tolist(), "inputs": about}
+    facts = {"classes": snapshot.classes.tolist(), "inputs": about}
     if form == "onnx":
         return _export_onnx(program, example, target, facts)
     try:

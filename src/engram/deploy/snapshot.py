@@ -107,7 +107,7 @@ class LearnerSnapshot:
         """The networks with their weights, in eval mode."""
         return FixedNet(self.networks, self.bundle)
 
-    def prepared(self, x: Any) -> Tensor:
+    def prepare(self, x: Any) -> Tensor:
         """Inputs [n, ...] as the network gets them: checked, scaled, normalised, cut."""
         about = self.facts["inputs"]
         rows = convert_inputs(x, about)
@@ -151,7 +151,7 @@ class LearnerSnapshot:
         """[n, C] what the method decides by, -inf where a column does not compete."""
         shut, parts = ~self.open_columns(task), []
         with inference_numerics(self.precision):
-            for some in self.prepared(x).split(ROWS_AT_ONCE):
+            for some in self.prepare(x).split(ROWS_AT_ONCE):
                 found = self.method.scores(self.net()(some), self.state)
                 parts.append(found.masked_fill(shut, -torch.inf).float().cpu())
         return torch.cat(parts)
@@ -175,7 +175,7 @@ class LearnerSnapshot:
         """[n, F] what the last layer sees."""
         with inference_numerics(self.precision):
             parts = [self.net()(some).features.flatten(1).cpu()
-                     for some in self.prepared(x).split(ROWS_AT_ONCE)]  # fmt: skip
+                     for some in self.prepare(x).split(ROWS_AT_ONCE)]  # fmt: skip
         found: Array = torch.cat(parts).numpy()
         return found
 
@@ -185,7 +185,7 @@ class LearnerSnapshot:
         state = self.probes.get(key, {})
         with self._one_at_a_time, torch.no_grad(), probe_numerics(self.precision):
             parts = [detector.score(self.net(), some, columns, state).float().cpu()
-                     for some in self.prepared(x).split(ROWS_AT_ONCE)]  # fmt: skip
+                     for some in self.prepare(x).split(ROWS_AT_ONCE)]  # fmt: skip
         found: Array = -torch.cat(parts).double().numpy()
         return found
 

@@ -29,7 +29,7 @@ class UnlabelledInputs(NamedTuple):
     x: Any
     names: list[str]
     truth: list[str] | None = None
-    lost: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 def read_inputs(
@@ -81,7 +81,9 @@ def _read_images(path: Path, shape: Sequence[int]) -> UnlabelledInputs:
         refuse_broken(broken)
     base = path if path.is_dir() else path.parent
     names = [str(files[i].relative_to(base)) for i in kept]
-    return UnlabelledInputs(x[kept], names, lost=tuple(str(broken[i]) for i in sorted(broken)))
+    return UnlabelledInputs(
+        x[kept], names, unreadable=tuple(str(broken[i]) for i in sorted(broken))
+    )
 
 
 def _read_table(path: Path, about: dict[str, Any], drop: Sequence[str]) -> UnlabelledInputs:

@@ -304,7 +304,7 @@ class Checkpointer(Protocol):
         ...
 
     @property
-    def stops(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether to end training after saving: because of a signal, or a time limit."""
         ...
 

@@ -368,7 +368,7 @@ def mark_diverged(learners: Sequence[RunLearner], trainer: Trainer, log: PhaseLo
 
 
 def scores_are_sound(scores: np.ndarray, rows: np.ndarray, open_: np.ndarray) -> bool:
-    """Whether each of the rows [n] has a score above -inf in an open column [C], and no NaN or +inf.
+    """Whether each of the rows [n] has a score above -inf in an open column [C] and no NaN or inf.
 
     `rows` are those of tasks seen so far. A score of -inf excludes a class.
 

@@ -64,7 +64,7 @@ def train_task(
         if checkpointer is None or points is None:
             return False
         checkpointer.save(places, learners, points)
-        return checkpointer.stops
+        return checkpointer.should_stop
 
     points = [one.resume_point for one in learners if one.resume_point is not None]
     backend.set_threads(learners, training, mapped=mapped)

@@ -230,8 +230,8 @@ class Schedule:
             self._idle = np.where(gain, 0, self._idle + 1)
         if t.patience:
             self.active &= self._idle < t.patience
-        if t.min_lr:  # 1.0 * 0.1 * 0.1 is a little more than 0.01, and 0.3 * 0.1 a little less
-            self.active &= self.lr > t.min_lr * (1 - 1e-9)
+        if t.stop_lr:  # 1.0 * 0.1 * 0.1 is a little more than 0.01, and 0.3 * 0.1 a little less
+            self.active &= self.lr > t.stop_lr * (1 - 1e-9)
 
     def _plateau(self, watched: dict[str, np.ndarray]) -> None:
         t = self.training

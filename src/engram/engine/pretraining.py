@@ -76,7 +76,7 @@ class RootPretraining(Method):
         return ReplaySpec("past")
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
-        return (Phase(name=PRETRAINING_NAME, moves=("net",)),)
+        return (Phase(name=PRETRAINING_NAME, trainable=("net",)),)
 
 
 class _OfLearners:
@@ -90,8 +90,8 @@ class _OfLearners:
         return self.checkpointer.every
 
     @property
-    def stops(self) -> bool:
-        return self.checkpointer.stops
+    def should_stop(self) -> bool:
+        return self.checkpointer.should_stop
 
     def due(self) -> bool:
         return self.checkpointer.due()
@@ -143,7 +143,7 @@ def _pretraining_settings(run: Run) -> Training:
     asked = declared_pretraining(run.method) or Prologue()
     return replace(
         run.training, iterations=asked.iterations, batch_size=asked.batch_size,
-        lr=asked.lr or run.training.lr, first_factor=1.0, schedule="constant", patience=0,
+        lr=asked.lr or run.training.lr, first_task_scale=1.0, schedule="constant", patience=0,
         restore_best=False, evaluate_every=0,
     )  # fmt: skip
 

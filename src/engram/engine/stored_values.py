@@ -176,8 +176,10 @@ def encode_latents(learners: Sequence[RunLearner], method: Method, stage: int) -
     """Compute the latents of the rows of a task, if it is trained on latents."""
     if not method.replay(stage).latent:
         return
-    if any(phase.fresh for phase in method.phases(stage)):
-        raise bad("phase.fresh", "False where replay is latent, whose root stands still", True)
+    if any(phase.reinitialise for phase in method.phases(stage)):
+        raise bad(
+            "phase.reinitialise", "False where replay is latent, whose root stands still", True
+        )
     for learner in learners:
         if len(learner.exemplars) and LATENT_NAME not in learner.values:
             wanted = f"{type(method).__name__}.remember to return a value called {LATENT_NAME!r}"

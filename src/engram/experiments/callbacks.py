@@ -18,7 +18,7 @@ import pandas as pd
 
 from engram.experiments.plan import Plan
 from engram.records import Result, Rows, RunDirectory, read
-from engram.records.export import Sink, choose_sink, run_logs
+from engram.records.experiment_trackers import Sink, choose_sink, run_logs
 
 
 class Callback:
@@ -38,7 +38,6 @@ class Callback:
         """A stage is recorded."""
 
 
-# ------------------------------------------------------------------------------------------------
 # Who follows an execution: the caller, a notebook, tools that are told of it.
 
 
@@ -70,7 +69,7 @@ def find_log_tools(log: str | Sequence[str]) -> list[str]:
     if not log:
         return []
     from engram.errors import bad, check_choice
-    from engram.records.export import TOOLS, import_extra
+    from engram.records.experiment_trackers import TOOLS, import_extra
 
     named = [log] if isinstance(log, str) else list(log) if isinstance(log, Sequence) else []
     if not named or not all(isinstance(one, str) for one in named):
@@ -92,14 +91,11 @@ def open_callback(
         if callback is None and in_notebook():
             callback = stack.enter_context(NotebookBar(make_html_display()))
         if log:
-            pass  # import of a sibling
-
             live = [stack.enter_context(LiveLog(tool, out)) for tool in find_log_tools(log)]
             callback = Callbacks(callback or Callback(), *live)
         yield callback
 
 
-# ------------------------------------------------------------------------------------------------
 # Runs that tell another tool of themselves while they train.
 
 
@@ -183,7 +179,6 @@ class LiveLog(Callback):
             sink.close()
 
 
-# ------------------------------------------------------------------------------------------------
 # How far runs have come, in numbers and words, for whoever shows it.
 
 
@@ -213,7 +208,6 @@ def describe_progress(plans: Sequence[Plan], stage: int) -> str:
     return f"{name}: task {stage + 1} of {len(plans[0].run.stream)}{group}"
 
 
-# ------------------------------------------------------------------------------------------------
 # Progress in notebooks: a bar below the cell while runs train, a line when they are done.
 
 

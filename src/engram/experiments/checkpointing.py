@@ -137,7 +137,6 @@ def _reinitialised_parts(plan: Plan) -> tuple[str, ...]:
     return ("free", "opt") if plan.run.training.optim_reset else ("free",)
 
 
-# ------------------------------------------------------------------------------------------------
 # Runs inside a task, saved every few minutes, when a signal comes, and when time is up.
 
 
@@ -176,7 +175,7 @@ class StepSaver:
         self._drop((run_id(*run), stage) for run, stages in recorded.items() for stage in stages)
 
     @property
-    def ending(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether the process was told to end."""
         return self._signal > 0
 
@@ -186,13 +185,13 @@ class StepSaver:
 
     # -- writing ---------------------------------------------------------------------------------
     @property
-    def stops(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether training is to end behind what was saved: a signal came, or time is up."""
-        return self.ending or (self.deadline is not None and time.monotonic() > self.deadline)
+        return self.is_ending or (self.deadline is not None and time.monotonic() > self.deadline)
 
     def due(self) -> bool:
         """Whether it is time to save, or to end."""
-        return self.stops or time.monotonic() - self._last >= self.every
+        return self.should_stop or time.monotonic() - self._last >= self.every
 
     def wait(self) -> None:
         """Begin the interval again: the state was written elsewhere."""

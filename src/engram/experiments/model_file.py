@@ -65,7 +65,7 @@ class UnsavedModel:
         """A learner with it; the run's own method and model need not be given again."""
         given = {k: v for k, v in options.items() if v is not None}
         own = {"method": self.run.method, "model": self.run.model}
-        return learner.of(self.found, self.made, **{**own, **given})
+        return learner.from_portable(self.found, self.made, **{**own, **given})
 
 
 def save_model(path: str | os.PathLike[str], found: PortableState, made: dict[str, Any]) -> Path:

@@ -292,7 +292,6 @@ class _OpenWorldLoop:
         return {"kept": float(row[0]), "accuracy": right / whole_}
 
 
-# ------------------------------------------------------------------------------------------------
 # A detector that also scores rows which are no test items: what arrives without labels.
 
 

@@ -124,7 +124,7 @@ def make_plans(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]
 def make_plans_by_recipe(recipes: Sequence[Recipe], root: str | None = None) -> list[list[Plan]]:
     """As `make_plans`, a list for each recipe."""
     planner = RecipePlanner(root)
-    return [planner.of(recipe) for recipe in recipes]
+    return [planner.plan(recipe) for recipe in recipes]
 
 
 class RecipePlanner:
@@ -135,7 +135,7 @@ class RecipePlanner:
     Examples
     --------
     >>> planner, content = RecipePlanner(), {"stream": {"data": "blobs"}}
-    >>> made = [planner.of(Recipe.of({**content, "method": name})) for name in ("ER", "LwF")]
+    >>> made = [planner.plan(Recipe.of({**content, "method": name})) for name in ("ER", "LwF")]
     >>> made[0][0].run.stream is made[1][0].run.stream
     True
     """
@@ -146,7 +146,7 @@ class RecipePlanner:
         self._loaded: dict[str, Data] = {}
         self._built: dict[str, Stream] = {}
 
-    def of(self, recipe: Recipe) -> list[Plan]:
+    def plan(self, recipe: Recipe) -> list[Plan]:
         """The plans of a recipe."""
         source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
         if source not in self._loaded:

@@ -35,10 +35,10 @@ from engram.methods.method import Method
 from engram.probes import Probe
 from engram.probes.ood_data import OODData
 from engram.records import KEEP
+from engram.renamed import rename_fields
 from engram.streams.stream import Stream
 from engram.streams.task_orders import order_text
 
-# ------------------------------------------------------------------------------------------------
 # The pieces of an experiment besides its stream, checked: every way to a run begins here.
 
 
@@ -238,6 +238,8 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
     """The plain values of a recipe file, without defaults filled in; `Recipe.of` checks them."""
     content: dict[str, Any] = read_yaml_file("recipe", path)
     _check_sections(content, f" {path}", ": ")
+    if isinstance(training := content.get("training"), Mapping):
+        content["training"] = rename_fields(Training, training)
     return content
 
 
@@ -253,7 +255,6 @@ def _check_sections(content: Any, where: str = "", joint: str = ".") -> None:
             raise bad(f"recipe{where}{joint}{name}", "a section (it has no default)", "nothing")
 
 
-# ------------------------------------------------------------------------------------------------
 # The outside set of a recipe: rows that are never trained on, by which detectors are tuned.
 
 

@@ -60,7 +60,7 @@ class Recorder:
         device: Any = "auto",
         together: bool | None = None,
         callback: Callback | None = None,
-        again: bool = False,
+        rerun: bool = False,
         deadline: float | None = None,
         checkpoint_every: float = 300.0,
     ) -> None:
@@ -79,7 +79,7 @@ class Recorder:
                 () if self._worker else describe_changes(plans, read_recorded_recipes(self.folder))
             ):
                 self.callback.note(note)
-            if again:
+            if rerun:
                 self._refuse_busy()
                 self.folder.supersede(plan.key for plan in plans)
             # probes that were named since the runs were recorded
@@ -89,7 +89,7 @@ class Recorder:
             if not self.open and not self._worker:
                 with suppress(OSError):  # of a worker that died when all was recorded
                     self.folder.tidy()
-        self._again, self._deadline, self._every = again, deadline, checkpoint_every
+        self._rerun, self._deadline, self._every = rerun, deadline, checkpoint_every
         self._began, self._environment = time.perf_counter(), ""
         self._items: dict[tuple[str, str], EvaluationItems] = {}
         self._memory = MemoryRecords()
@@ -106,7 +106,7 @@ class Recorder:
         if lost := sum(self.folder.diverged(*plan.key) for plan in self.plans):
             runs = "a run diverged" if lost == 1 else f"{lost} runs diverged"
             self.callback.note(
-                f"{runs} before (finished); to rerun: again=True (engram run --again)"
+                f"{runs} before (finished); to train them anew: rerun=True (engram run --rerun)"
             )
 
     # -- while runs train ------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Recorder:
         # of several ranks only this one saves: all of them stop between stages
         deadline = None if distributed.current_ranks() else self._deadline
         self.saver = StepSaver(self.folder, self.open, self._every, self.callback.note, deadline)
-        if self._again:
+        if self._rerun:
             self.saver.forget()
 
     def _collect_items(self) -> None:
@@ -209,12 +209,12 @@ class Recorder:
         self.callback.note(f"{words}; left to it, and missing from the result")
 
     @property
-    def ending(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether the process was told to end by a signal."""
-        return self.saver is not None and self.saver.ending
+        return self.saver is not None and self.saver.is_ending
 
     @property
-    def between(self) -> bool:
+    def nothing_pending(self) -> bool:
         """Whether all that was added is recorded: no group has runs to come."""
         return not self._pending
 
@@ -284,7 +284,6 @@ def _open_directory(out: str | Path | RunDirectory | None) -> RunDirectory | Non
     return out if out is None or isinstance(out, RunDirectory) else RunDirectory(out)
 
 
-# ------------------------------------------------------------------------------------------------
 # What is recorded of finished stages besides their rows, and records without a directory.
 
 

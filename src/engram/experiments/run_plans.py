@@ -47,16 +47,16 @@ def execute(
     callback: Callback | None = None,
     deadline: float | None = None,
     group_size: int = 0,
-    again: bool = False,
+    rerun: bool = False,
 ) -> Recorder:
     """Run what is not finished yet; the ``result()`` of what is returned holds all plans' runs.
 
     With `out`, finished stages are never run again and an interrupted run goes on after its last
-    checkpoint; with `again` all are run anew. `deadline` (``time.monotonic``) stops cleanly between
+    checkpoint; with `rerun` all are run anew. `deadline` (``time.monotonic``) stops cleanly between
     groups of runs, and with `out` inside a task, which is saved there. `compile`, `deterministic`,
-    `checkpoint_every` and `again`: see `engram.run`.
+    `checkpoint_every` and `rerun`: see `engram.run`.
     """
-    for name, value in (("compile", compile), ("deterministic", deterministic), ("again", again)):
+    for name, value in (("compile", compile), ("deterministic", deterministic), ("rerun", rerun)):
         check_bool(name, value)
     if together is not None:
         check_bool("together", together)
@@ -64,7 +64,7 @@ def execute(
     _check_runs(plans)
     how = {"device": device, "together": together, "compile": compile, "group_size": group_size}
     kept = {
-        "callback": callback, "again": again, "deadline": deadline,
+        "callback": callback, "rerun": rerun, "deadline": deadline,
         "checkpoint_every": parse_duration(checkpoint_every, "checkpoint_every"),
     }  # fmt: skip
     with distributed.join_ranks(resolve_device(device)) as ranks:
@@ -82,14 +82,14 @@ def execute(
                 ):  # fmt: skip
                     with distributed.without_ranks():
                         recorder.add(stage)
-                    if recorder.ending and recorder.between:
+                    if recorder.is_ending and recorder.nothing_pending:
                         break
             recorder.close()
-            if ranks is not None and not recorder.ending:
+            if ranks is not None and not recorder.is_ending:
                 ranks.broadcast(None)  # all is written
         finally:
             recorder.release()
-    if recorder.saver is not None and recorder.ending:
+    if recorder.saver is not None and recorder.is_ending:
         recorder.saver.end()  # told so while nothing trained; who called must not go on either
     recorder.report_busy_runs()
     return recorder
@@ -150,7 +150,6 @@ def _check_probes(plans: Sequence[Plan], engine: Engine) -> None:
                 probe.check(engine.learner(plan.run))
 
 
-# ------------------------------------------------------------------------------------------------
 # Large studies and Python's garbage collector.
 
 
@@ -176,7 +175,6 @@ def freeze_garbage(runs: int) -> Iterator[None]:
         gc.unfreeze()
 
 
-# ------------------------------------------------------------------------------------------------
 # What the ranks of a job do about records: rank 0 reads and writes, the others hear of it.
 
 
@@ -193,7 +191,7 @@ class ReadOnlyRecorder(Recorder):
     def __init__(
         self, plans: Sequence[Plan], out: str | Path | RunDirectory | None, **options: Any
     ) -> None:
-        options.update(callback=_SilentCallback(), again=False)
+        options.update(callback=_SilentCallback(), rerun=False)
         super().__init__(plans, None, **options)
         where = out.path if isinstance(out, RunDirectory) else out
         self._shared = None if where is None else Path(where)
@@ -257,7 +255,6 @@ def broadcast_resume(ranks: Ranks, recorder: Recorder) -> Callable[[int, RunLear
     return resume
 
 
-# ------------------------------------------------------------------------------------------------
 # Runs whose passes several ranks share: what cannot be is refused by name.
 
 

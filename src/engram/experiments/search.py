@@ -49,6 +49,7 @@ from engram.records import Result, RunDirectory
 from engram.records.prediction_scoring import average_name
 from engram.records.reading import combine, read
 from engram.records.run_arrays import reduce_stages
+from engram.renamed import accept_old_arguments
 from engram.streams import make_search_stream
 from engram.streams.incremental_streams import class_incremental
 from engram.streams.stream import Stream
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 IN_PROCESS = ("together", "auto", "serial")  # pools that need no recipe to send elsewhere
 
 
+@accept_old_arguments(again="rerun")
 def search(
     what: Recipe | Mapping[str, Any] | str | Path | Stream | Data,
     ranges: Any,
@@ -82,7 +84,7 @@ def search(
     checkpoint_every: float | str = "5m",
     callback: Callback | None = None,
     deadline: float | None = None,
-    again: bool = False,
+    rerun: bool = False,
     before: Callable[[], object] | None = None,
     **experiment: Any,
 ) -> Search:
@@ -112,7 +114,7 @@ def search(
     sampler, seed
         ``tpe`` or ``random``, and its seed.
     out, device, pool, workers, address, data, compile, deterministic, checkpoint_every, deadline,
-    again
+    rerun
         As in `engram.sweep`.
     before
         Called after all checks, before the first trial is trained.
@@ -141,7 +143,7 @@ def search(
             recipes=recipes, planned=planned, out=out, device=device, data=data, workers=workers,
             address=address,
             compile=compile, deterministic=deterministic, checkpoint_every=checkpoint_every,
-            callback=callback, deadline=deadline, again=again,
+            callback=callback, deadline=deadline, rerun=rerun,
         ))  # fmt: skip
 
     going = _SearchLoop(
@@ -197,7 +199,7 @@ class _SearchLoop:
             result = self.train(planned, [one for one, _ in made if isinstance(one, Recipe)])
             self._add(named, result)
             file.write(self.trials, before + time.monotonic() - began, metric=self.metric)
-            if not all(one.ended for one in self.trials):
+            if not all(one.is_finished for one in self.trials):
                 break  # no time left
             batch = self._next(min(size, wanted - len(self.trials)))
         found = Search(
@@ -246,7 +248,6 @@ class _SearchLoop:
         return [Trial(number=number + i, batch=batch, values=v) for i, v in enumerate(values)]
 
 
-# ------------------------------------------------------------------------------------------------
 # What is searched over: an experiment, with other values in some of its places.
 
 
@@ -275,7 +276,7 @@ class SearchSubject:
         )
 
     def _whole_stream(self) -> Stream:
-        return self._recipes.of(Recipe.of(self._with({}, trial=True)))[0].run.stream
+        return self._recipes.plan(Recipe.of(self._with({}, trial=True)))[0].run.stream
 
     def experiment(self, values: Mapping[str, Any], label: str = "") -> Experiment:
         """The experiment with these values, over the whole stream: a Recipe where it can be one."""
@@ -296,7 +297,7 @@ class SearchSubject:
         recipe = Recipe.of(made)
         cut = {**recipe.stream, "search": {"tasks": self.tasks, "on": self.on}}
         recipe = recipe.change(stream=cut)
-        return recipe, self._recipes.of(recipe)
+        return recipe, self._recipes.plan(recipe)
 
     def check(self, one: Range) -> Range:
         """The range, of whole numbers where only those will do; refused where an end will not do.
@@ -396,7 +397,6 @@ def _method_mapping(method: Any) -> Any:
     return plain
 
 
-# ------------------------------------------------------------------------------------------------
 # What a search has found, and at what cost.
 
 
@@ -442,7 +442,7 @@ class Search:
     @property
     def complete(self) -> bool:
         """Whether every trial has come to its end."""
-        return all(one.ended for one in self.trials)
+        return all(one.is_finished for one in self.trials)
 
     @property
     def best(self) -> Trial:
@@ -473,11 +473,11 @@ class Search:
         """Run the chosen setting on the whole stream, judged on its test rows.
 
         `how` as in `engram.run`: device, together, compile, deterministic, checkpoint_every,
-        callback, again.
+        callback, rerun.
         """
         made = self.subject.experiment(self.chosen, self._label())
         if isinstance(made, Recipe):
-            plans = RecipePlanner(self.subject.root).of(made)
+            plans = RecipePlanner(self.subject.root).plan(made)
         else:
             assert self.subject.stream is not None
             plans = Planner(self.subject.root).plans(made, self.subject.stream)
@@ -527,7 +527,7 @@ class Search:
             f"  judged by {self.metric} on {rows} of the first {self.tasks} tasks",
         ]
         lost = sum(one.diverged > 0 for one in self.trials)
-        open_ = sum(not one.ended for one in self.trials)
+        open_ = sum(not one.is_finished for one in self.trials)
         lines += [f"  {lost} trials diverged"] * bool(lost)
         lines += [f"  {open_} trials are not finished"] * bool(open_)
         if any(one.value is not None for one in self.trials):
@@ -546,7 +546,6 @@ class Search:
     __repr__ = __str__
 
 
-# ------------------------------------------------------------------------------------------------
 # Trials, and the file of a run directory that knows which values were tried.
 
 
@@ -580,7 +579,7 @@ class Trial:
     steps: int = 0
 
     @property
-    def ended(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing is left to train."""
         return self.value is not None or self.diverged > 0
 

@@ -35,9 +35,9 @@ class Range:
 
     Examples
     --------
-    >>> Range.of("lr", "1e-4..1e-1:log").at(0.5), Range.of("optimizer", "sgd,adam").at(0.9)
+    >>> Range.parse("lr", "1e-4..1e-1:log").at(0.5), Range.parse("optimizer", "sgd,adam").at(0.9)
     (0.003162, 'adam')
-    >>> str(Range.of("memory.total", "50..500:int"))
+    >>> str(Range.parse("memory.total", "50..500:int"))
     'memory.total=50..500:int'
     """
 
@@ -49,7 +49,7 @@ class Range:
     choices: tuple[Any, ...] = ()
 
     @classmethod
-    def of(cls, key: str, given: Any, argument: str = "ranges") -> Range:
+    def parse(cls, key: str, given: Any, argument: str = "ranges") -> Range:
         """A range from text in one of the forms above, or from a list of choices."""
         where = f"{argument} {key}"
         if isinstance(given, Range):
@@ -164,10 +164,9 @@ def read_ranges(given: Any, argument: str = "ranges") -> tuple[Range, ...]:
     names = [key for key, _ in pairs]
     if twice := [key for key in names if names.count(key) > 1]:
         raise bad(argument, "every key once", twice[0])
-    return tuple(Range.of(key, value, argument) for key, value in pairs)
+    return tuple(Range.parse(key, value, argument) for key, value in pairs)
 
 
-# ------------------------------------------------------------------------------------------------
 # Which values are tried: evenly spread at first, then where Optuna expects better ones.
 
 
@@ -198,7 +197,7 @@ def spread_values(ranges: Sequence[Range], count: int, seed: int) -> list[Values
 
     Examples
     --------
-    >>> spread_values([Range.of("lr", "1e-3..1:log")], 4, seed=0)
+    >>> spread_values([Range.parse("lr", "1e-3..1:log")], 4, seed=0)
     [{'lr': 0.001}, {'lr': 0.01}, {'lr': 0.1}, {'lr': 1.0}]
     """
     columns = []

@@ -39,15 +39,15 @@ OBJECTIVES: dict[str, Callable[[Tensor, Batch], Tensor]] = {
 
 # -- training scopes -------------------------------------------------------------------------------
 
-SCOPES = ("seen", "own", "then", "current", "all")
+SCOPES = ("seen", "own", "at_time", "current", "all")
 
 
 def competing_classes(scope: str, opened: Tensor, visible: Tensor, now: int) -> Tensor:
     """Return the mask [T, C] of the classes that compete in training for a row of each task.
 
-    Scopes: ``seen``: all classes opened so far; ``own``: the classes of the row's task; ``then``:
-    the classes open at the time of the row's task; ``current``: the task's own classes for rows of
-    the current task, and all opened ones for memory rows; ``all``: every output column.
+    Scopes: ``seen``: all classes opened so far; ``own``: the classes of the row's task;
+    ``at_time``: the classes open at the time of the row's task; ``current``: the task's own classes
+    for rows of the current task, and all opened ones for memory rows; ``all``: every output column.
     """
     check_choice("scope", scope, SCOPES)
     seen = (opened >= 0).expand_as(visible)
@@ -56,7 +56,7 @@ def competing_classes(scope: str, opened: Tensor, visible: Tensor, now: int) -> 
         return seen
     if scope == "own":
         return visible
-    if scope == "then":
+    if scope == "at_time":
         return seen & (opened <= stages)
     if scope == "current":
         return torch.where(stages == now, visible, seen)

@@ -257,7 +257,7 @@ class Network:
     Notes
     -----
     A network that trains longer than the others needs its own phase:
-    ``Phase(moves=("generator",), iterations=500)``.
+    ``Phase(trainable=("generator",), iterations=500)``.
 
     Examples
     --------

@@ -148,8 +148,8 @@ class DGR(Method):
         if self.order == "interleaved":
             return (Phase(),)
         return (
-            Phase(name="generator", moves=("generator",)),
-            Phase(name="solver", moves=("net",)),
+            Phase(name="generator", trainable=("generator",)),
+            Phase(name="solver", trainable=("net",)),
         )
 
     # -- a task ----------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class DGR(Method):
             return
         heads = learner.stream.visible[: learner.stage]  # [K, C]
         known = learner.known
-        among = {"own": heads, "then": known[None], "all": torch.ones_like(known)[None]}
+        among = {"own": heads, "at_time": known[None], "all": torch.ones_like(known)[None]}
         rivals = among.get(learner.scope, learner.seen[None])
         learner.state = {
             "before": learner.snapshot(),

@@ -103,7 +103,7 @@ class Join(Method):
         return next((budget for budget in budgets if budget is not None), None)
 
     @property
-    def pace(self) -> int:
+    def every_n_steps(self) -> int:
         return math.gcd(*map(check_every_n_steps, self.parts))
 
     def implements(self, verb: str) -> bool:
@@ -189,7 +189,7 @@ class Join(Method):
     def interval(self, after: Tensor, state: State) -> State:
         changed = dict(state)
         for i, part in enumerate(self.parts):
-            if part.pace:
+            if part.every_n_steps:
                 changed[str(i)] = part.interval(after, part_state(state, i))
         return changed
 

@@ -72,8 +72,8 @@ class LGR(FrozenRoot, DGR):
             return super().phases(stage)
         # latents exist once the root is frozen
         return (
-            Phase(name="root", moves=("net",)),
-            Phase(name="latents", moves=("generator",)),
+            Phase(name="root", trainable=("net",)),
+            Phase(name="latents", trainable=("generator",)),
         )
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:

@@ -163,7 +163,7 @@ class RWalk(Anchored):
         return torch.where(state["steps"] == 1, squared, later)
 
     @property
-    def pace(self) -> int:
+    def every_n_steps(self) -> int:
         return self.every
 
     def interval(self, after: Tensor, state: State) -> State:

@@ -75,7 +75,7 @@ class Detector(Probe):
 
     @property
     def passes(self) -> int:
-        """Number of passes of `fit` over the training rows; if above 1, in a new order each time."""
+        """Number of passes of `fit` over training rows; if above 1, in a new order each time."""
         return 1
 
     def passes_over(self, rows: int) -> int:
@@ -200,7 +200,7 @@ class Detector(Probe):
             yield state
 
     def calibration_scores(self, view: StageView, state: Any) -> Tensor | None:
-        """Score validation rows [R, V] that the network classifies correctly, NaN for the others."""
+        """Score correctly classified validation rows [R, V], with NaN for the others."""
         columns = list_heads(view)[-1].columns
         parts = []
         for (batch, output), x in zip(

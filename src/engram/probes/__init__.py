@@ -1,9 +1,8 @@
-"""What is measured after every stage, in views of all runs that trained together: the contract,
-the standard probes and some others.
+"""Probes: measurements after every stage, over all runs that trained together.
 
-Not here: novelty detectors, which are probes as well (engram.novelty), metrics over stages
+Not here: novelty detectors, which are probes too (engram.novelty), metrics over stages
 (engram.metrics), files (engram.records). Begin with probe.Probe, the contract, and
-stage_view.StageView; measure.measure asks all probes.
+stage_view.StageView, what a probe sees; measure.measure calls the probes.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ __all__ = [
 ]
 
 
-@functools.cache  # asked for every run after every stage
+@functools.cache  # called for every run after every stage
 def standard(average: str = "micro") -> tuple[Probe, ...]:
-    """What is measured of every run, whoever asks."""
+    """Return the probes that measure every run."""
     return (
         Divergence(), Accuracy(average=average), HeldOut(average=average), Curve(average=average),
         Cost(), Losses(), MemoryCount(), Chance(), RepeatedSamples(), Generated(),

@@ -1,4 +1,4 @@
-"""What the last layer sees of every test item: length, mean and deviation, and some whole."""
+"""Statistics of the features (inputs of the last layer) of test items, and some whole vectors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from engram.records.novelty_records import PLACES, SAMPLE, STATISTICS
 
 @dataclass(frozen=True)
 class Features(Probe):
-    """Stores the norm, mean and standard deviation of each test item's features, [n] each.
+    """Store the norm, mean and standard deviation of each test item's features, [n] each.
 
-    Reports draw them for inside, forgotten and outside items, and a map (t-SNE) of `sample`. It
-    shares its pass over the test items with detectors.
+    Reports plot them for inside, forgotten and outside items, and a map (t-SNE) of `sample`. It
+    shares its forward pass over the test items with detectors.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Pictures that a run's generator draws after every stage."""
+"""Samples that a run's generator draws after every stage."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ MOST_SAMPLES = 256  # samples whose classes are counted
 
 @dataclass(frozen=True)
 class Generated(Probe):
-    """Samples of a generator from the same codes after every stage, and their predicted classes.
+    """Store samples of the generator from fixed codes after every stage, with predicted classes.
 
-    Of runs with a further network that has `decode` (codes to samples), `noise` (the width of a
+    For runs with a further network that has `decode` (codes to samples), `noise` (the width of a
     code) and `shape` (of a sample), where samples are inputs of the main network or latents of its
-    root. They are no numbers, so there are no rows: ``result.arrays("generated", stage=2)`` has
-    ``drawn`` [256], the classes of so many samples. Where they are images, it also has the first
+    root. There are no rows, only arrays: ``result.arrays("generated", stage=2)`` has
+    ``drawn`` [256], the classes of so many samples. If they are images, it also has the first
     few as ``pictures`` uint8 [count, C, H, W] and their ``classes`` [count]; those larger than 50
-    pixels are stored at a fraction of their size. A latent has no picture: no network turns it into
-    one, and an image near it would not be drawn but somebody's.
+    pixels are stored at a fraction of their size. Latents have no picture, since no network maps
+    them back to inputs.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Generated(Probe):
 
     @torch.no_grad()
     def _drawn(self, run: StageResult, name: str, path: str) -> tuple[Tensor, Tensor]:
-        """Samples, and the classes that the network or its top gives them."""
+        """Draw samples and predict their classes by the network or its top."""
         learner = run.learner
         net, width = learner.net(), _draw_noise(learner, name)
         key, many = keys.fold(run.seed, "generated"), max(self.count, MOST_SAMPLES)
@@ -70,7 +70,7 @@ class Generated(Probe):
 
 
 def _find_generator(learner: RunLearner) -> tuple[str, str]:
-    """The name of a further network that draws, and what takes its samples; or nothing."""
+    """Find a further network that generates, and the network that takes its samples; or ""."""
     takes = {learner.feed.data.sample_shape: "net"}
     if learner.networks.splits:
         takes.setdefault(_latent_shape(learner), "net.top")
@@ -99,7 +99,7 @@ def _draw_noise(learner: RunLearner, name: str) -> int:
 
 
 def _to_bytes(samples: Tensor, data: Any) -> Tensor:
-    """uint8 pictures of samples, whose scaling is undone."""
+    """Undo the scaling of samples and convert them to uint8 pictures."""
     x = samples.float().cpu()
     if data.mean:
         x = x * torch.tensor(data.std)[:, None, None] + torch.tensor(data.mean)[:, None, None]

@@ -1,4 +1,4 @@
-"""Label sets decided at a threshold that in-task validation rows choose."""
+"""Label sets predicted at a threshold chosen on in-task validation rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIGURE = SET_SCORES[-1]
 
 @dataclass(frozen=True)
 class Threshold(Probe):
-    """The score at the threshold that is best on the task's in-task validation rows.
+    """Measure label sets at the threshold that is best on the task's in-task validation rows.
 
     ``threshold/at`` is that threshold (0 where none is better), and
     ``threshold/precision_weighted_jaccard`` the score over the test rows of all tasks so far.
@@ -32,10 +32,10 @@ class Threshold(Probe):
     Parameters
     ----------
     among
-        Predicted labels that count on validation rows: those of the ``task``, since others are
-        hidden there and would be called mistakes, or all ``seen`` ones.
+        Predicted labels that count on validation rows: those of the ``task``, since the others are
+        hidden there and would count as mistakes, or all ``seen`` ones.
     steps
-        Thresholds that are tried, from the lowest to the highest score of a validation row.
+        Number of thresholds to try, from the lowest to the highest score of a validation row.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("networks",)
@@ -49,7 +49,7 @@ class Threshold(Probe):
 
     def check(self, learner: RunLearner) -> None:
         if learner.stream.labels != "set":
-            raise bad("probes", "streams with sets of labels, which a threshold decides", "labels")
+            raise bad("probes", "streams with label sets, since Threshold is for these", "labels")
         if any(not len(task.valid) for task in learner.stream.tasks):
             expected = "in-task validation rows to choose a threshold by (valid=0.1, say)"
             raise bad("stream", expected, "a task without any")
@@ -58,7 +58,7 @@ class Threshold(Probe):
         chosen, scores = [], []
         for one, learner in zip(view.members, view.learners, strict=True):
             at = self.choose(learner, one.method)
-            said = decide_predictions(
+            predicted = decide_predictions(
                 as_float32_scores(one.scores),
                 one.items,
                 stage=view.stage,
@@ -66,7 +66,7 @@ class Threshold(Probe):
                 threshold=at,
             )
             chosen.append(at)
-            scores.append(overall_set_score(said, one.items, stage=view.stage, score=FIGURE))
+            scores.append(overall_set_score(predicted, one.items, stage=view.stage, score=FIGURE))
         rows = view.rows()
         rows.add("at", chosen)
         rows.add(FIGURE, scores)
@@ -74,7 +74,7 @@ class Threshold(Probe):
 
     @torch.no_grad()
     def choose(self, learner: RunLearner, method: Method) -> float:
-        """The threshold that is best on the validation rows; of equal ones that nearest to 0."""
+        """Choose the threshold best on validation rows; of equal ones, the one nearest to 0."""
         batch = learner.batch(learner.task.valid)
         scores = method.scores(learner.net()(batch.x), learner.state).double().cpu().numpy()
         mask = learner.seen if self.among == "seen" else learner.stream.visible[learner.stage]

@@ -1,4 +1,4 @@
-"""From the results of a stage to rows: make views, ask every probe."""
+"""`measure`: call the probes on the results of a stage and collect their rows and arrays."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def measure(
     standard: Sequence[Sequence[Probe]],
     probes: Sequence[Mapping[str, Probe]],
 ) -> None:
-    """Ask the standard probes of each run, and then its own (by their keys, which name states).
+    """Call the standard probes of each run, then its own, given by the keys of their states.
 
-    What they find is added to the results: rows, arrays, what was read and what probes keep.
+    Rows, arrays, counts of rows read and states of probes are added to the results.
 
-    Own probes see all runs that ask for them in one view; standard ones those whose rows have the
-    same places. No run's numbers depend on which others are seen with it.
+    A run's own probes see all runs that have them in one view; standard ones see the runs whose
+    rows have the same places. No run's numbers depend on which others share the view.
     """
     usual: dict[Any, list[int]] = {}
     own: dict[Any, list[int]] = {}
@@ -46,13 +46,13 @@ def measure(
 
 
 def _items_key(one: StageResult) -> Any:
-    """What runs must share so that their test items can be stacked."""
+    """Return the key that runs must share for their test items to be stacked."""
     items = one.items
     return one.stage, len(items), items.targets.shape, items.tasks, items.width, items.multilabel
 
 
 def _rows_key(one: StageResult) -> Any:
-    """What runs must share to have rows of the same places; None for runs counted alone."""
+    """Return the key of runs whose rows have the same places; None for runs counted alone."""
     items = form_of(one.items, one.stage)
     if items is None or one.diverged:
         return None
@@ -67,7 +67,7 @@ def _rows_key(one: StageResult) -> Any:
 def _measure_in_halves(
     results: Sequence[StageResult], standard: Sequence[Probe], probes: Mapping[str, Probe]
 ) -> None:
-    """Nothing is changed before all is measured, so where memory runs out, halves begin again."""
+    """Measure all runs at once, or in halves if memory runs out; results change only at the end."""
     try:
         _measure_together(results, standard, probes)
         return
@@ -107,7 +107,7 @@ def _measure_together(
 
 
 def _arrays_of_run(views: Mapping[str, StageView], run: int) -> dict[str, dict[str, Any]]:
-    """What probes stored of one run."""
+    """Collect the arrays that probes stored for one run."""
     return {
         key: {name: value[run] for name, value in view.stored.items()}
         for key, view in views.items() if view.stored

@@ -1,4 +1,4 @@
-"""A data set outside a stream: rows that no network is ever trained on."""
+"""The outside set: rows of another data set, on which no network is ever trained."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PARTS = ("train", "valid")
 
 @dataclass(frozen=True, eq=False)
 class OODData:
-    """What detectors are tuned against: foreign inputs of the stream's shape.
+    """Rows of another data set with the stream's input shape, against which detectors are tuned.
 
-    Its training rows serve to fit, a fifth of each class, or its own validation rows, to choose;
-    its test rows are never read. Inputs are scaled and viewed as those of the stream are.
+    Its training rows are for fitting, a fifth of each class or its validation rows for choosing;
+    its test rows are never read. Inputs are scaled and transformed like those of the stream.
 
     Parameters
     ----------
     limit
-        At most so many rows of each part, equal shares of all classes; 0 for all. Every row costs
-        passes of the network after every stage: a detector needs no more of them than of the task.
+        Largest number of rows of each part, in equal shares of all classes; 0 for all. Every row is
+        passed through the network after every stage.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class OODData:
         return {"train": self._limited(train), "valid": self._limited(valid)}
 
     def _limited(self, rows: Tensor) -> Tensor:
-        """The first rows of each class, as many of each as the limit allows."""
+        """Keep the first rows of each class, as many as the limit allows."""
         if not self.limit or len(rows) <= self.limit:
             return rows
         y = self.data.y[rows, 0]
@@ -69,11 +69,11 @@ class OODData:
         return rows[first.sort().values]
 
     def rows(self, part: str) -> Tensor:
-        """Row numbers of a part: to fit on (``train``) or to choose by (``valid``)."""
+        """Return the row numbers of a part: for fitting (``train``) or choosing (``valid``)."""
         return self._split[check_choice("part", part, PARTS)]
 
     def feed(self, learner: RunLearner) -> Feed:
-        """Its inputs as the network of a run gets them."""
+        """Return a feed that gives the inputs as the network of a run receives them."""
         usual = learner.feed
         if id(usual) not in self._feeds:
             frozen = usual if isinstance(usual, FeatureFeed) else None
@@ -88,7 +88,7 @@ class OODData:
         return self._feeds[id(usual)][1]
 
     def check(self, stream: Stream) -> None:
-        """Refuse a set that a stream's networks cannot read, or that they learn from."""
+        """Raise if the stream's networks cannot read the set, or are trained on it."""
         own, shape = stream.data, tuple(stream.data.sample_shape)
         if tuple(self.data.sample_shape) != shape:
             expected = f"inputs of the stream's shape {shape}"

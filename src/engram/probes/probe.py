@@ -1,4 +1,4 @@
-"""The contract of probes."""
+"""`Probe`, the contract of measurements after every stage."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from engram.probes.stage_view import StageView
 
 NEEDS = ("features", "networks")
-RESERVED_NAMES = ("loss",)  # first words of metrics that are no probe's
+RESERVED_NAMES = ("loss",)  # prefixes of metrics that no probe may take
 
 
 @dataclass(frozen=True)
 class Probe:
     """A measurement after every stage: a frozen dataclass of options.
 
-    Override `after_stage`. It sees all runs that trained together at once, [R, ...], and must
-    treat each as if it were alone; it runs after training and can change nothing of it, so naming
+    Override `after_stage`. It receives all runs that trained together at once, [R, ...], and must
+    treat each as if it were alone. It runs after training and cannot change it, so adding
     a probe changes no id and no other number.
 
     Attributes
     ----------
     needs
         ``features`` of the test items, or ``networks`` (to map over, with batches to fit on).
-        Without either, scores are all a probe gets, and finished runs are measured from their
-        recorded predictions. With one, finished runs are measured from kept parameters.
+        Without either, a probe receives scores only, and finished runs are measured from their
+        recorded predictions; with one of them, from kept parameters.
 
     Examples
     --------
@@ -48,19 +48,19 @@ class Probe:
 
     @property
     def outside(self) -> bool:
-        """Whether it reads an outside set (`view.outside`), without which it is refused."""
+        """Whether the probe needs an outside set (`view.outside`)."""
         return False
 
     def check(self, learner: RunLearner) -> None:
-        """Raise an error if such a run cannot be measured; called before anything is trained."""
+        """Raise if such a run cannot be measured; called before anything is trained."""
 
     def after_stage(self, view: StageView) -> Rows | Mapping[str, Any]:
-        """Rows of all runs, from `view.rows()`, or {metric: values [R]}."""
-        raise NotImplementedError(f"{type(self).__name__}.after_stage is not written")
+        """Measure all runs: return rows, made by `view.rows()`, or {metric: values [R]}."""
+        raise NotImplementedError(f"{type(self).__name__}.after_stage is not implemented")
 
     @property
     def name(self) -> str:
-        """What the probe's metrics begin with: its class, and options other than the defaults."""
+        """The prefix of the probe's metrics: its class, and options other than the defaults."""
         words = [re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()]
         for option in fields(self):
             value, default = getattr(self, option.name), option.default
@@ -72,7 +72,7 @@ class Probe:
 
 
 def check_probe(probe: Any) -> Probe:
-    """A probe that keeps the form; what is wrong is said by name."""
+    """Check that an object is a well-formed probe and return it; raises if it is not."""
     if not isinstance(probe, Probe):
         raise bad("probes", "a Probe, its module:Class, or a mapping with that name", probe)
     needs: Any = probe.needs

@@ -1,4 +1,4 @@
-"""One view of a stage for all runs that trained together: what probes see, training rows
+"""`StageView`: what probes see after a stage of all runs that trained together, training rows
 included.
 """
 
@@ -28,11 +28,11 @@ from engram.streams.stream import Stream
 
 
 class StageView:
-    """What is known of R runs after a stage; first axis of every tensor: the run.
+    """View of R runs after a stage; the first axis of every tensor is the run.
 
-    Test items (n of each run) stand in the order of their tasks, classes (C columns) in order of
-    introduction. A probe that fits something fits it on `batches`, which the learner's guard
-    admits; `targets` are the labels of test items and serve to measure.
+    Test items (n of each run) are in the order of their tasks, classes (C columns) in order of
+    introduction. A probe fits on `batches`, which the learner's guard
+    admits; `targets`, the labels of test items, are for measuring only.
     """
 
     def __init__(
@@ -42,22 +42,22 @@ class StageView:
         self.stage = runs[0].stage
         self.needs = tuple(needs)
         self.state: Any = {} if state is None else state
-        self.kept: list[Any] | None = None  # of each run
+        self.kept: list[Any] | None = None  # states, one per run
         self.stored: dict[str, Any] = {}
         # rows read [R], by their kind in the ledger
         self.reads = {kind: np.zeros(len(runs), np.int64) for kind in ("probe", "outside")}
-        self._known: dict[str, Tensor] = {}  # what was computed once for all probes
-        self.shared: dict[str, Any] = {}  # passes over rows, likewise
-        self.whole: tuple[StageView, list[int]] | None = None  # of which this is a part
+        self._known: dict[str, Tensor] = {}  # tensors computed once for all probes
+        self.shared: dict[str, Any] = {}  # passes over rows, shared by all probes
+        self.whole: tuple[StageView, list[int]] | None = None  # the view of which this is a part
 
     def for_probe(self, needs: Sequence[str], state: Any) -> StageView:
-        """The same view for one probe, with what it may use and what it kept before."""
+        """Return the same view for one probe, with its needs and its previous state."""
         other = StageView(self.members, needs=needs, state=state)
         other._known, other.shared, other.whole = self._known, self.shared, self.whole
         return other
 
     def select_runs(self, places: Sequence[int], state: Any) -> StageView:
-        """A view of some of the runs, which takes shared passes from this one."""
+        """Return a view of some of the runs, which shares the passes of this one."""
         other = StageView([self.members[r] for r in places], needs=self.needs, state=state)
         other.whole = self, list(places)
         return other
@@ -67,11 +67,11 @@ class StageView:
         return len(self.members)
 
     def rows(self) -> Rows:
-        """An empty collection of rows, to be filled and returned."""
+        """Return an empty collection of rows for `after_stage` to fill and return."""
         return Rows(runs=len(self))
 
     def keep(self, state: Any) -> None:
-        """What `state` will be after the next stage: a tree of tensors [R, ...]."""
+        """Set the `state` that the probe receives after the next stage, a tree of [R, ...]."""
         for leaf in leaves(state):
             if not isinstance(leaf, Tensor) or leaf.ndim == 0 or len(leaf) != len(self):
                 expected = f"dicts and tuples of tensors [{len(self)}, ...], one entry per run"
@@ -80,9 +80,9 @@ class StageView:
         self.kept = [pick(whole, r) for r in range(len(self))]
 
     def store(self, name: str, values: Any) -> None:
-        """Put an array [R, ...] into the records of the runs; `Result.arrays` gives it back.
+        """Store an array [R, ...] in the records of the runs, to be read by `Result.arrays`.
 
-        For what is too much for rows: scores of every item, pictures. It keeps its dtype.
+        For what is too large for rows, such as scores of every item or pictures. The dtype is kept.
         """
         whole = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
         if whole.ndim == 0 or len(whole) != len(self) or whole.dtype == object:
@@ -109,7 +109,7 @@ class StageView:
 
     @property
     def items(self) -> list[EvaluationItems]:
-        """The test items of each run, as they are recorded."""
+        """The recorded test items of each run."""
         return [one.items for one in self.members]
 
     @property
@@ -120,7 +120,7 @@ class StageView:
     # -- the test items --------------------------------------------------------------------------
     @property
     def scores(self) -> Tensor:
-        """[R, n, C] scores of the test items, in the precision in which they are recorded."""
+        """Scores of the test items, [R, n, C], in the precision in which they are recorded."""
         if "scores" not in self._known:
             every = np.stack([as_float32_scores(one.scores) for one in self.members])
             rounded = torch.from_numpy(from_float16(*to_float16(every)))
@@ -129,26 +129,26 @@ class StageView:
 
     @property
     def targets(self) -> Tensor:
-        """[R, n, L] true labels of the test items as columns, -1 pads."""
+        """True labels of the test items as columns, [R, n, L], padded by -1."""
         return self._of_items("targets")
 
     @property
     def task(self) -> Tensor:
-        """[R, n] the task of each test item."""
+        """The task of each test item, [R, n]."""
         return self._of_items("task")
 
     @property
     def seen(self) -> Tensor:
-        """[R, n] whether the item's task has been learnt."""
+        """Whether the item's task has been learnt, [R, n]."""
         return self.task <= self.stage
 
     @property
     def open(self) -> Tensor:
-        """[R, C] the classes that were introduced so far."""
+        """The classes introduced so far, [R, C]."""
         return self._of_items("opening") <= self.stage
 
     def predicted(self, head: str) -> Tensor:
-        """Predicted columns [R, n], or label sets [R, n, C], in a head view."""
+        """Return predicted columns [R, n], or label sets [R, n, C], in a head view."""
         every = [one.predict(head) for one in self.members]
         return torch.from_numpy(np.stack(every)).to(self.device)
 
@@ -160,7 +160,7 @@ class StageView:
 
     @property
     def features(self) -> Tensor:
-        """[R, n, F] what the last layer sees of the test items; asks for ``features``."""
+        """Inputs of the last layer for the test items, [R, n, F]; needs ``features``."""
         if "features" not in self.needs:
             raise _undeclared_error("view.features", "features")
         if "features" not in self._known:
@@ -171,7 +171,7 @@ class StageView:
         return self._known["features"]
 
     def inputs(self, size: int = 256) -> Iterator[tuple[slice, Tensor]]:
-        """All test items in parts: their places, and inputs [R, B, ...]; asks for ``networks``."""
+        """Iterate over the test items: a slice, and inputs [R, B, ...]; needs ``networks``."""
         learners = self.learners
         items = [(torch.from_numpy(one.rows), torch.from_numpy(one.task)) for one in self.items]
         for start in range(0, len(items[0][0]), size):
@@ -184,9 +184,9 @@ class StageView:
 
     @property
     def outputs(self) -> Output:
-        """Features [R, n, F] and logits [R, n, C] of the test items, one pass for all probes.
+        """Features [R, n, F] and logits [R, n, C] of the test items, in one pass for all probes.
 
-        Not rounded as `scores` are, and not what a method makes of them; asks for ``networks``.
+        Unlike `scores`, not rounded and not processed by the method; needs ``networks``.
         """
         if self.whole is not None:
             view, places = self.whole
@@ -202,14 +202,14 @@ class StageView:
     # -- the networks ----------------------------------------------------------------------------
     @property
     def learners(self) -> list[RunLearner]:
-        """The learners themselves; asks for ``networks`` or ``features``."""
+        """The learners of the runs; needs ``networks`` or ``features``."""
         if not self.needs:
             raise _undeclared_error("view.map and view.batches", "networks")
         return [one.trained for one in self.members if one.trained is not None]
 
     @torch.no_grad()
     def map(self, function: Callable[..., Any], *args: Any) -> Any:
-        """``function(net, *args)`` for each run; arguments and results are trees [R, ...].
+        """Map ``function(net, *args)`` over the runs; arguments and results are trees [R, ...].
 
         `function` is written for one run and pure; `net` is its network in eval mode with its own
         buffers. Input gradients: ``torch.func.grad`` inside.
@@ -229,10 +229,10 @@ class StageView:
         return vmap(one_run)(vectors, stack([one.buffers for one in learners]), *args)
 
     def batches(self, size: int = 256, *, memory: bool = False) -> Iterator[Batch]:
-        """The task's training rows, with the exemplars where `memory`, as batches [R, B, ...].
+        """Iterate over the task's training rows (and exemplars if `memory`) as [R, B, ...].
 
-        Labels are those that the task shows. Rows of weight 0 are padding. What is read counts in
-        the ledger, under ``probe``.
+        Labels are those visible in the task. Rows of weight 0 are padding. Reads are counted in
+        the ledger under ``probe``.
         """
         learners = self.learners
         items = [probe_items(one, memory) for one in learners]
@@ -242,15 +242,15 @@ class StageView:
             yield stack_rows(learners, items, start, min(start + size, max(sizes)))
 
     def validation(self, size: int = 256) -> Iterator[Batch]:
-        """The task's validation rows as batches [R, B, ...]; none where no run has any.
+        """Iterate over the task's validation rows as batches [R, B, ...]; empty if no run has any.
 
-        For thresholds: the networks were not fitted to them. They count in the ledger as well.
+        For thresholds, as the networks were not fitted to them. Reads are counted in the ledger.
         """
         learners = self.learners
         held = [len(one.task.valid) for one in learners]
         if not any(held):
             return
-        # a run without validation rows beside others is padded with a training row
+        # a run without validation rows is padded with a training row
         items = [
             validation_items(one) if n else probe_items(one, False)
             for one, n in zip(learners, held, strict=True)
@@ -260,9 +260,9 @@ class StageView:
             yield stack_rows(learners, items, start, min(start + size, max(held)), held)
 
     def outside(self, part: str = "valid", size: int = 256) -> Iterator[Tensor]:
-        """Rows of the outside set as inputs [R, B, ...], seen as rows of the newest task would be.
+        """Iterate over the outside set as inputs [R, B, ...], transformed like the newest task's.
 
-        `part` is ``train`` (to fit on) or ``valid`` (to choose by). They count in the ledger.
+        `part` is ``train`` (for fitting) or ``valid`` (for choosing). Reads count in the ledger.
         """
         learners = self.learners
         sets = [one.outside for one in self.members if one.outside is not None]
@@ -296,14 +296,13 @@ def _undeclared_error(what: str, need: str) -> EngramError:
     return EngramError(f'{what}: declare needs = ("{need}",) in the probe\'s class')
 
 
-# ------------------------------------------------------------------------------------------------
-# Training rows for probes: through the learner's guard, counted apart.
+# Training rows for probes, read through the learner's guard and counted separately.
 
 
 def probe_items(learner: RunLearner, memory: bool) -> TrainingRows:
-    """The task's training rows and, if asked for, the exemplars of earlier tasks.
+    """Return the task's training rows and, if `memory`, the exemplars of earlier tasks.
 
-    What the guard counts goes to a ledger that is thrown away: the caller counts it as the probe's.
+    The guard counts on a ledger that is discarded; the caller counts the rows as the probe's.
     """
     usual = learner.guard
     learner.guard = MethodView(learner.stream, learner.stage, reads=learner.reads, ledger=Ledger())
@@ -312,14 +311,14 @@ def probe_items(learner: RunLearner, memory: bool) -> TrainingRows:
         if not memory or not len(kept):
             return own
         held = learner.items(kept.rows, kept.stages)
-        past = held.stages < learner.stage  # those of the task are among its rows already
+        past = held.stages < learner.stage  # exemplars of the task are among its rows
         return own.join(held.take(past))
     finally:
         learner.guard = usual
 
 
 def validation_items(learner: RunLearner) -> TrainingRows:
-    """The in-task validation rows of the current task, counted as the probe's."""
+    """Return the in-task validation rows of the current task, counted as the probe's."""
     usual = learner.guard
     learner.guard = MethodView(learner.stream, learner.stage, reads=learner.reads, ledger=Ledger())
     try:
@@ -332,9 +331,9 @@ def stack_rows(
     learners: Sequence[RunLearner], items: Sequence[TrainingRows], start: int, stop: int,
     counts: Sequence[int] | None = None,
 ) -> Batch:  # fmt: skip
-    """Rows `start` to `stop` of every run as one batch [R, B, ...]; shorter runs are padded.
+    """Stack rows `start` to `stop` of every run to one batch [R, B, ...], with padding.
 
-    `counts` says how many items of each run are real; without, all are.
+    `counts` is the number of real items of each run; by default, all are.
     """
     found = []
     for r, (learner, own) in enumerate(zip(learners, items, strict=True)):

@@ -1,4 +1,4 @@
-"""Probes that every run is measured by: accuracy, chance, cost, curves, divergence, losses,
+"""Standard probes, which measure every run: accuracy, chance, cost, curves, divergence, losses,
 memory, repeated samples.
 """
 
@@ -22,7 +22,7 @@ from engram.streams.stream_warnings import count_repeated_test_rows
 
 @dataclass(frozen=True)
 class Accuracy(Probe):
-    """Accuracy of tasks and classes and the share of predictions by class, in both head views."""
+    """Record accuracy by task and class, and the share of predictions by class, in both heads."""
 
     average: str = "micro"
 
@@ -34,15 +34,11 @@ class Accuracy(Probe):
         return rows
 
 
-# ------------------------------------------------------------------------------------------------
-# What guessing gives.
-
-
 @dataclass(frozen=True)
 class Chance(Probe):
-    """One over the number of competing classes, by task and head view; recorded once.
+    """Record the accuracy of guessing once, by task and head view.
 
-    Nobody knows what guessing sets of labels would give.
+    It is one over the number of competing classes; for label sets there is none.
     """
 
     def after_stage(self, view: StageView) -> Rows:
@@ -58,13 +54,9 @@ class Chance(Probe):
         return rows
 
 
-# ------------------------------------------------------------------------------------------------
-# What a stage cost: time, steps, and all that must be held.
-
-
 @dataclass(frozen=True)
 class Cost(Probe):
-    """Seconds, steps and parameters, and the bytes and items kept."""
+    """Record seconds, steps and parameters, and the bytes and items kept."""
 
     def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()
@@ -74,7 +66,7 @@ class Cost(Probe):
 
 
 def run_facts(learner: RunLearner, *, seconds: float, steps: int) -> Mapping[str, float]:
-    """What a run holds after a stage, by the names of the metrics."""
+    """Return the time, steps and memory of a run after a stage, by the names of the metrics."""
     size = learner.nbytes()
     facts: dict[str, float] = {
         "seconds": seconds,
@@ -87,24 +79,20 @@ def run_facts(learner: RunLearner, *, seconds: float, steps: int) -> Mapping[str
         "memory_items": len(learner.exemplars),
         "memory_bytes": size["exemplars"],
     }
-    # parts of the memory that are no samples
+    # parts of the memory other than samples
     if any(settings.counts for settings in learner.networks.settings.values()):
         facts["generator_bytes"] = learner.generator_bytes()
     if "latent" in learner.values:
         facts["latent_bytes"] = learner.latent_bytes()
-    if learner.reads == "past":  # all of it must be at hand, as if it were kept
+    if learner.reads == "past":  # all of it must be available, so it counts as kept
         facts["past_items"] = sum(len(task.train) for task in learner.stream.tasks[: learner.stage])
         facts["past_bytes"] = facts["past_items"] * learner.stream.data.sample_bytes
     return facts
 
 
-# ------------------------------------------------------------------------------------------------
-# Task accuracies that were taken while the task was learnt.
-
-
 @dataclass(frozen=True)
 class Curve(Probe):
-    """Accuracy of each task at every evaluated step (see ``evaluate_every``)."""
+    """Record the accuracy of each task at every evaluated step (see ``evaluate_every``)."""
 
     average: str = "micro"
 
@@ -119,19 +107,19 @@ class Curve(Probe):
 
     def _value(self, view: StageView, run: int, number: int, head: str) -> np.ndarray:
         one = view.members[run]
-        said = decide_predictions(one.curve[number][1], one.items, stage=view.stage, head=head)
+        predicted = decide_predictions(one.curve[number][1], one.items, stage=view.stage, head=head)
         return task_figure(
-            said, one.items, stage=view.stage, figure=figure_of(one.items), average=self.average
+            predicted,
+            one.items,
+            stage=view.stage,
+            figure=figure_of(one.items),
+            average=self.average,
         )
-
-
-# ------------------------------------------------------------------------------------------------
-# Whether the loss stopped being finite.
 
 
 @dataclass(frozen=True)
 class Divergence(Probe):
-    """``diverged`` for runs that did, in the stage in which they did."""
+    """Record ``diverged`` for runs whose loss stopped being finite, in that stage."""
 
     def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()
@@ -140,13 +128,9 @@ class Divergence(Probe):
         return rows
 
 
-# ------------------------------------------------------------------------------------------------
-# What was minimised, term by term.
-
-
 @dataclass(frozen=True)
 class Losses(Probe):
-    """The terms of the loss at the logged steps."""
+    """Record the terms of the loss at the logged steps."""
 
     def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()
@@ -158,13 +142,9 @@ class Losses(Probe):
         return rows
 
 
-# ------------------------------------------------------------------------------------------------
-# Which classes the exemplar memory holds.
-
-
 @dataclass(frozen=True)
 class MemoryCount(Probe):
-    """Exemplars by class."""
+    """Record the number of exemplars by class."""
 
     needs: ClassVar[tuple[str, ...]] = ("networks",)
 
@@ -180,13 +160,9 @@ class MemoryCount(Probe):
         return rows
 
 
-# ------------------------------------------------------------------------------------------------
-# Test rows that the training data holds as well.
-
-
 @dataclass(frozen=True)
 class RepeatedSamples(Probe):
-    """How many test rows are also trained on; told once, if there are any."""
+    """Record once how many test rows are also training rows, if there are any."""
 
     def after_stage(self, view: StageView) -> Rows:
         rows = view.rows()

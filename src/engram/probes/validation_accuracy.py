@@ -1,4 +1,4 @@
-"""How well validation rows are known: what to choose hyper-parameters by."""
+"""Scores on validation rows, by which hyper-parameters are chosen."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from engram.records.stage_rows import stacking_key as form_of
 
 @dataclass(frozen=True)
 class HeldOut(Probe):
-    """The score of validation rows: of each task, and with task -1 of all tasks so far.
+    """Record the score on validation rows: of each task, and with task -1 of all tasks so far.
 
-    Post-task validation rows where the stream has such (``post_valid_score``), which nobody sees
-    while training; otherwise in-task ones (``valid_score``), by which training may have stopped.
-    It is the accuracy in the stream's own head view (and its mean over tasks), or the
+    Uses post-task validation rows if the stream has them (``post_valid_score``), which are not seen
+    in training; otherwise in-task ones (``valid_score``), by which training may have stopped.
+    The score is the accuracy in the stream's own head view (and its mean over tasks), or the
     precision-weighted Jaccard score of label sets (over all rows of these tasks, each once).
     """
 
@@ -41,7 +41,7 @@ class HeldOut(Probe):
         return rows
 
     def _values(self, members: Sequence[StageResult]) -> np.ndarray:
-        """[R, T + 1], of all tasks so far and of each; runs whose rows are alike at once."""
+        """Compute the scores of all tasks so far and of each, [R, T + 1], grouping similar runs."""
         stage = members[0].stage
         items = [EvaluationItems.of_stream(one.stream, one.stream.held_out) for one in members]
         alike: dict[Any, list[int]] = {}
@@ -60,17 +60,17 @@ class HeldOut(Probe):
         stage, first = members[0].stage, items[0]
         counts, figure = make_counts(items, stage), prediction_scoring.figure_of(first)
         every = np.stack([as_float32_scores(one.held) for one in members])
-        said = counts.decide(every, members[0].stream.head)
+        predicted = counts.decide(every, members[0].stream.head)
         if self.average == "macro" and figure == "accuracy":
-            each = head_views.macro_average(counts.class_accuracy(said))
+            each = head_views.macro_average(counts.class_accuracy(predicted))
         else:
-            each = counts.task_figure(said, figure)
+            each = counts.task_figure(predicted, figure)
         each = np.where(np.arange(first.tasks) <= stage, each, np.nan)  # [R, T]
-        whole = counts.overall(said, figure) if first.multilabel else _mean_of_known(each)
+        whole = counts.overall(predicted, figure) if first.multilabel else _mean_of_known(each)
         return np.column_stack([whole, each])
 
 
 def _mean_of_known(values: np.ndarray) -> np.ndarray:
-    """[R] the mean of each row without what is NaN; NaN for a row of nothing else."""
+    """Compute the mean of each row without NaN, [R]; NaN for a row without numbers."""
     known = [row[~np.isnan(row)] for row in values]
     return np.array([one.mean() if len(one) else np.nan for one in known])

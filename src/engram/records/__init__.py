@@ -1,9 +1,9 @@
-"""What is kept of runs: run directories, the long table, stored predictions, and Result, which
+"""Records of runs: run directories, the long table, stored predictions and `Result`, which
 reads them; numbers printed in papers.
 
-Not here: formulas (engram.metrics), pages and figures (engram.report), how and when a run is
-recorded (engram.experiments). Begin with result.Result and reading.read; run_directory.RunDirectory
-is the writer's side, long_table the columns.
+Not here: formulas (engram.metrics), reports (engram.report), deciding what is recorded and when
+(engram.experiments). Begin with result.Result and reading.read; run_directory.RunDirectory writes
+what they read, and long_table defines the columns.
 """
 
 from __future__ import annotations

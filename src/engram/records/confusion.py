@@ -1,4 +1,4 @@
-"""What runs answer after their last stage: which classes they confuse, how sure they are."""
+"""Confusion between classes and confidence of predictions after the last stage of runs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from engram.records.scored_items import EvaluationItems
 if TYPE_CHECKING:
     from engram.records.result import Result
 
-BINS = 10  # of confidence
-MOST_RUNS = 20  # of one recipe that are read: thousands would take minutes
-MOST_CLASSES = 60  # of a confusion between classes; of more, between tasks
+BINS = 10  # bins of confidence
+MOST_RUNS = 20  # runs read per recipe: thousands would take minutes
+MOST_CLASSES = 60  # above this, confusion is counted between tasks
 
 
 class FinalAnswers(NamedTuple):
-    """Answers of the runs of one recipe in one head view, after their last stage.
+    """Confusion and confidence of the runs of one recipe in one head view, after the last stage.
 
-    `confusion` has shares of each true class (row) by what it is called; classes in order of
+    `confusion` has shares of each true class (row) by predicted class; classes in order of
     introduction, or by number where runs meet them in different orders, and tasks where there are
     more than `MOST_CLASSES`. The bins of `confidence`, from 0 to 1, hold sums over all runs.
     """
@@ -40,7 +40,7 @@ class FinalAnswers(NamedTuple):
 
 
 def count_confusions(result: Result) -> list[FinalAnswers]:
-    """Answers of every recipe whose predictions were kept; runs over label sets are left out.
+    """Count the final predictions of every recipe that kept them; label sets are left out.
 
     Examples
     --------
@@ -64,7 +64,7 @@ KeptPrediction = tuple[int, EvaluationItems, Prediction]
 
 
 def _load_predictions(result: Result, recipe: str) -> Iterator[KeptPrediction]:
-    """Last stage, items and prediction of some runs of a recipe that finished."""
+    """Yield last stage, items and prediction of some finished runs of a recipe."""
     runs = [run for run in result.runs if run.recipe == recipe and run not in result.diverged]
     tasks = dict(zip(result.runs, result.tasks.tolist(), strict=True))
     done = [run for run in runs if result.stages[run][-1:] == [tasks[run] - 1]]
@@ -109,7 +109,7 @@ def _count_answers(
 
 
 def needs_task_axis(items: EvaluationItems) -> bool:
-    """Too many classes to tell them apart in a picture, and tasks that introduce them."""
+    """Whether there are too many classes for a figure, and tasks to group them by."""
     return items.width > MOST_CLASSES and len(np.unique(items.opening)) > 1
 
 
@@ -119,9 +119,9 @@ def _normalise_rows(counts: Floats) -> Floats:
 
 
 def confidence_bins(scores: Floats, items: EvaluationItems, *, stage: int, head: str) -> Floats:
-    """[3, bin] items, sum of confidences and right answers among the tasks seen so far.
+    """Count items, confidence and correct predictions per bin, [3, bin], over the tasks so far.
 
-    Confidence is the largest probability, its column the answer; bins are (i / n, (i + 1) / n].
+    Confidence is the largest probability, its column the prediction; bins are (i/n, (i + 1)/n].
 
     Examples
     --------

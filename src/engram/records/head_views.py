@@ -1,7 +1,6 @@
-"""From scores to predictions and their tables, in either head view; numpy only, any leading axes.
+"""Predictions and their tables from scores, in either head view; numpy only, any leading axes.
 
-Every function here is pure, so numbers computed while a run is recorded and numbers recomputed
-years later from the stored scores are the same numbers.
+Every function is pure, so numbers recomputed from stored scores equal those recorded with the run.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from engram.records.scored_items import HEADS, Bools, EvaluationItems, Ints
 
 Floats = npt.NDArray[np.float64]
 SET_SCORES = ("exact_match", "jaccard", "precision_weighted_jaccard")
-FIGURES = ("accuracy", *SET_SCORES)  # what a run may be judged by, task by task
+FIGURES = ("accuracy", *SET_SCORES)  # the scores of a task
 
 
 def open_columns(items: EvaluationItems, *, stage: int, head: str) -> Bools:
-    """[n, C] the columns that compete for each item after `stage`.
+    """Mark the columns that compete for each item after `stage`, [n, C].
 
-    ``single``: all columns opened so far. ``multi``: the columns of the item's own task, whether
-    that task was learnt yet or not.
+    ``single``: all columns introduced so far. ``multi``: the columns of the item's own task,
+    whether that task was learnt yet or not.
     """
     check_choice("head", head, HEADS)
     if head not in items.heads:
@@ -37,7 +36,7 @@ def open_columns(items: EvaluationItems, *, stage: int, head: str) -> Bools:
 
 
 def predict(scores: Any, items: EvaluationItems, *, stage: int, head: str) -> Ints:
-    """Predicted column of every item, [..., n]; of equal scores the lowest column wins.
+    """Predict the column of every item, [..., n]; of equal scores the lowest column wins.
 
     Examples
     --------
@@ -61,9 +60,9 @@ def predict(scores: Any, items: EvaluationItems, *, stage: int, head: str) -> In
 
 
 def best_open_columns(scores: npt.NDArray[Any], open_: Bools) -> Ints:
-    """[...] the open column of the highest score, of scores [..., C].
+    """Find the open column with the highest of the scores [..., C].
 
-    A NaN would win every argmax; like -inf it loses to all numbers, but not to closed columns.
+    NaN, which would win every argmax, loses to all numbers like -inf, but not to closed columns.
     """
     if scores.dtype == np.float16:
         scores = scores.astype(np.float32)  # the same numbers, and numpy compares them faster
@@ -75,7 +74,7 @@ def best_open_columns(scores: npt.NDArray[Any], open_: Bools) -> Ints:
 def predict_sets(
     scores: Any, items: EvaluationItems, *, stage: int, head: str, threshold: float = 0.0
 ) -> Bools:
-    """Predicted label sets, [..., n, C]: open columns whose score lies above `threshold`."""
+    """Predict label sets, [..., n, C]: open columns whose score lies above `threshold`."""
     table = _check_scores(scores, items)
     wide = table.astype(np.promote_types(table.dtype, np.float32))  # holds any threshold
     return np.asarray((wide > threshold) & open_columns(items, stage=stage, head=head))
@@ -89,7 +88,7 @@ def _check_scores(scores: Any, items: EvaluationItems) -> npt.NDArray[Any]:
 
 
 def mark_hits(predicted: npt.NDArray[Any], items: EvaluationItems) -> Bools:
-    """[..., n, L] which true labels of an item were predicted (one label or a set per item)."""
+    """Mark the true labels that were predicted (one label or a set per item), [..., n, L]."""
     true = items.targets >= 0
     if predicted.dtype != np.bool_:
         return np.asarray((items.targets == predicted[..., None]) & true)
@@ -107,8 +106,8 @@ class ClassTable(NamedTuple):
 class _Cells(NamedTuple):
     """The true labels of all items, and the cell of the class table in which each counts."""
 
-    true: Bools  # [n, L] which labels are there
-    cell: Ints  # [labels] of the flat table
+    true: Bools  # [n, L] False for padding
+    cell: Ints  # [labels] index into the flat table
     number: Ints  # [T * C] labels in each cell
 
 
@@ -120,7 +119,7 @@ def _cells(items: EvaluationItems) -> _Cells:
 
 
 def _count_in_cells(found: Bools, place: Ints, size: int) -> Ints:
-    """[..., size] how many of the places [m] were found, [..., m]."""
+    """Count the hits [..., m] in each cell, whose numbers are `place` [m]; [..., size]."""
     if found.ndim == 1:
         return np.bincount(place[found], minlength=size)
     flat = found.reshape(math.prod(found.shape[:-1]), found.shape[-1])
@@ -129,7 +128,7 @@ def _count_in_cells(found: Bools, place: Ints, size: int) -> Ints:
 
 
 def class_table(predicted: npt.NDArray[Any], items: EvaluationItems) -> ClassTable:
-    """Accuracy of each class among the items of each task."""
+    """Compute the accuracy of each class among the items of each task."""
     true, cell, number = _cells(items)
     found = mark_hits(predicted, items)[..., true]  # [..., labels]
     accuracy = divide_counts(_count_in_cells(found, cell, len(number)), number)
@@ -138,17 +137,17 @@ def class_table(predicted: npt.NDArray[Any], items: EvaluationItems) -> ClassTab
 
 
 def label_recall(sets: Bools, items: EvaluationItems, *, stage: int) -> Floats:
-    """[C] share of the items with each label opened by `stage` for which it was predicted.
+    """Compute the recall of each label introduced by `stage`, [C].
 
-    Items of the tasks so far, each row of the data once; NaN for labels that none of them has.
+    Counts items of the tasks so far, each row of the data once; NaN for labels without items.
     """
     rows = items.counted(stage)
-    truth, said = true_sets(items, stage=stage)[rows], sets[rows]
-    return divide_counts((truth & said).sum(axis=0), truth.sum(axis=0))
+    truth, predicted = true_sets(items, stage=stage)[rows], sets[rows]
+    return divide_counts((truth & predicted).sum(axis=0), truth.sum(axis=0))
 
 
 def divide_counts(counts: Ints, number: Ints) -> Floats:
-    """Counts over numbers, NaN where there is nothing to count."""
+    """Divide counts by numbers, with NaN where the number is 0."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(number > 0, counts / number, np.nan))
 
@@ -156,7 +155,7 @@ def divide_counts(counts: Ints, number: Ints) -> Floats:
 def task_accuracy(
     predicted: npt.NDArray[Any], items: EvaluationItems, *, average: str = "micro"
 ) -> Floats:
-    """Accuracy on each task's items, [..., T]; NaN for a task without items.
+    """Compute the accuracy on each task's items, [..., T]; NaN for a task without items.
 
     Parameters
     ----------
@@ -172,7 +171,7 @@ def task_accuracy(
 
 
 def macro_average(accuracy: Floats) -> Floats:
-    """Mean over the classes present, [..., T, C] -> [..., T]."""
+    """Average over the classes present, [..., T, C] -> [..., T]."""
     present = ~np.isnan(accuracy)
     number = present.sum(axis=-1)
     total = np.where(present, accuracy, 0.0).sum(axis=-1)
@@ -182,7 +181,7 @@ def macro_average(accuracy: Floats) -> Floats:
 def accuracy_matrix(
     scores: Any, items: EvaluationItems, *, head: str, average: str = "micro", stages: Any = None
 ) -> Floats:
-    """Accuracy after every stage on every task, future tasks included.
+    """Compute the accuracy after every stage on every task, future tasks included.
 
     Parameters
     ----------
@@ -204,33 +203,33 @@ def accuracy_matrix(
 
 
 def predicted_share(predicted: npt.NDArray[Any], items: EvaluationItems, *, stage: int) -> Floats:
-    """Share of the items of the tasks seen so far that was predicted as each column, [..., C]."""
+    """Compute the share of predictions in each column, [..., C], over the tasks seen so far."""
     seen = items.counted(stage)
     if predicted.dtype == np.bool_:
         return np.asarray(predicted[..., seen, :].mean(axis=-2))
-    said = predicted[..., seen]
-    flat = said.reshape(math.prod(said.shape[:-1]), said.shape[-1])
+    chosen = predicted[..., seen]
+    flat = chosen.reshape(math.prod(chosen.shape[:-1]), chosen.shape[-1])
     counts = np.array([np.bincount(one, minlength=items.width) for one in flat])
-    return np.asarray(counts.reshape(*said.shape[:-1], -1) / max(said.shape[-1], 1))
+    return np.asarray(counts.reshape(*chosen.shape[:-1], -1) / max(chosen.shape[-1], 1))
 
 
 def confusion(predicted: npt.NDArray[Any], items: EvaluationItems, *, stage: int) -> Floats:
-    """[C, C] counts of true (row) by predicted (column) among the tasks seen so far.
+    """Count true (row) by predicted (column) labels among the tasks seen so far, [C, C].
 
-    With several labels an item counts in the row of each label opened by now, and once however many
-    tasks test it.
+    An item with several labels counts in the row of each label introduced so far, and only once if
+    several tasks test it.
     """
     seen = items.counted(stage)
     truth = true_sets(items, stage=stage)[seen].astype(np.float64)
     if predicted.dtype == np.bool_:
-        said = predicted[seen].astype(np.float64)
+        counted = predicted[seen].astype(np.float64)
     else:
-        said = (predicted[seen][:, None] == np.arange(items.width)).astype(np.float64)
-    return np.asarray(truth.T @ said)
+        counted = (predicted[seen][:, None] == np.arange(items.width)).astype(np.float64)
+    return np.asarray(truth.T @ counted)
 
 
 def true_sets(items: EvaluationItems, *, stage: int) -> Bools:
-    """[n, C] true labels of each item among the columns opened by `stage`."""
+    """Mark the true labels of each item among the columns introduced by `stage`, [n, C]."""
     truth = np.zeros((len(items), items.width + 1), np.bool_)
     np.put_along_axis(truth, np.where(items.targets < 0, items.width, items.targets), True, axis=1)
     return np.asarray(truth[:, : items.width] & (items.opening <= stage))
@@ -239,9 +238,9 @@ def true_sets(items: EvaluationItems, *, stage: int) -> Bools:
 def set_scores(
     sets: Bools, items: EvaluationItems, *, stage: int, score: str = "precision_weighted_jaccard"
 ) -> Floats:
-    """Multi-label score on each task's items, [T], NaN for tasks after `stage`.
+    """Compute the multi-label score on each task's items, [T]; NaN for tasks after `stage`.
 
-    True labels are those of classes opened by `stage`, so they grow from stage to stage.
+    True labels are those of classes introduced by `stage`, so they grow from stage to stage.
     """
     numbers = np.arange(items.tasks)[:, None]
     member = (items.task == numbers) & (numbers <= stage)  # [T, n]
@@ -251,7 +250,7 @@ def set_scores(
 def overall_set_score(
     sets: Bools, items: EvaluationItems, *, stage: int, score: str = "precision_weighted_jaccard"
 ) -> float:
-    """Multi-label score over the items of all tasks up to `stage`, each row of the data once."""
+    """Compute the multi-label score over all tasks up to `stage`, each row of the data once."""
     return _set_score(sets, items, stage, score, items.counted(stage))
 
 
@@ -267,7 +266,7 @@ def _set_score(sets: Bools, items: EvaluationItems, stage: int, score: str, rows
 
 
 def probabilities(scores: Any, items: EvaluationItems, *, stage: int, head: str) -> Floats:
-    """Softmax over the open columns, [..., n, C]."""
+    """Compute the softmax over the open columns, [..., n, C]."""
     table = _check_scores(scores, items).astype(np.float64)
     mask = open_columns(items, stage=stage, head=head)
     shown = np.where(mask, table, -np.inf)
@@ -278,16 +277,18 @@ def probabilities(scores: Any, items: EvaluationItems, *, stage: int, head: str)
 def calibration_error(
     scores: Any, items: EvaluationItems, *, stage: int, head: str, bins: int = 15
 ) -> float:
-    """Expected calibration error over the items of the tasks seen so far.
+    """Compute the expected calibration error over the items of the tasks seen so far.
 
-    Of sets of labels: over every label that competes for an item, its sigmoid against its presence.
+    For label sets it compares the sigmoid of every open label with the label's presence.
     """
     from engram import metrics
 
     seen = items.counted(stage)
     if items.multilabel:
-        said = 1 / (1 + np.exp(-_check_scores(scores, items)[seen].astype(np.float64)))
+        probability = 1 / (1 + np.exp(-_check_scores(scores, items)[seen].astype(np.float64)))
         truth, among = true_sets(items, stage=stage), open_columns(items, stage=stage, head=head)
-        return metrics.label_calibration_error(truth[seen], said, within=among[seen], bins=bins)
+        return metrics.label_calibration_error(
+            truth[seen], probability, within=among[seen], bins=bins
+        )
     likely = probabilities(scores, items, stage=stage, head=head)[seen]
     return float(metrics.expected_calibration_error(likely, items.targets[seen, 0], bins=bins))

@@ -1,4 +1,4 @@
-"""Label sets that form a tree: views of superclasses, subclasses and classes without one."""
+"""Label sets that form a tree: scores of superclasses, subclasses and classes without one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engram.errors import RecordError
 from engram.records import head_views
 from engram.records.scored_items import Bools, EvaluationItems, Ints
 
-PREFIXES = ("superclass/", "fine/")  # of the names that `engram.hierarchical` gives to labels
+PREFIXES = ("superclass/", "fine/")  # of label names given by `engram.hierarchical`
 COUNTED = "labels_per_image"
 # numbers over all test rows of the tasks so far, each once
 LABEL_VIEWS = (
@@ -24,15 +24,15 @@ LABEL_VIEWS = (
 class LabelTree(NamedTuple):
     """The tree of the labels of a stream, by output columns."""
 
-    parent: Ints  # [C] the label right above, -1 at the top
+    parent: Ints  # [C] the label directly above, -1 at the top
     superclasses: Bools  # [C]
     subclasses: Bools  # [C] fine classes that have a superclass
     orphans: Bools  # [C] fine classes that have none
 
 
-@functools.lru_cache(maxsize=4)  # asked after every stage of every run
+@functools.lru_cache(maxsize=4)  # called after every stage of every run
 def find_label_tree(items: EvaluationItems) -> LabelTree | None:
-    """The tree of the items' labels, None where they form none.
+    """Find the tree of the items' labels; None if they form none.
 
     Examples
     --------
@@ -51,22 +51,22 @@ def find_label_tree(items: EvaluationItems) -> LabelTree | None:
     """
     if not items.multilabel or not all(name.startswith(PREFIXES) for name in items.names):
         return None
-    parent = items.parent  # labels stand from the top down
+    parent = items.parent  # labels are listed from the top down
     inner = np.array([name.startswith(PREFIXES[0]) for name in items.names], np.bool_)
     return LabelTree(parent, inner, ~inner & (parent >= 0), ~inner & (parent < 0))
 
 
 def label_views(sets: Bools, items: EvaluationItems, *, stage: int) -> dict[str, float]:
-    """Numbers about the predicted label sets [n, C]; NaN for labels of which none is open yet."""
+    """Score predicted label sets [n, C] by level; NaN for a level without open labels."""
     from engram import metrics
 
-    truth, said = distinct_rows(sets, items, stage)
-    found = {COUNTED: float(said.sum(axis=1).mean()) if len(said) else float("nan")}
+    truth, predicted = distinct_rows(sets, items, stage)
+    found = {COUNTED: float(predicted.sum(axis=1).mean()) if len(predicted) else float("nan")}
     tree = find_label_tree(items)
     if tree is None or not len(truth):
         return found
-    score = functools.partial(metrics.precision_weighted_jaccard, truth, said)
-    precision = functools.partial(metrics.subclass_precision, truth, said)
+    score = functools.partial(metrics.precision_weighted_jaccard, truth, predicted)
+    precision = functools.partial(metrics.subclass_precision, truth, predicted)
     for name, number, mask in (
         ("superclass_score", score, tree.superclasses),
         ("subclass_precision", precision, tree.subclasses),
@@ -74,13 +74,13 @@ def label_views(sets: Bools, items: EvaluationItems, *, stage: int) -> dict[str,
     ):
         there = bool((mask & (items.opening <= stage)).any())
         found[name] = float(number(within=mask)) if there else float("nan")
-    found["hierarchical_f1"] = metrics.hierarchical_f1(truth, said, tree.parent)
-    found["mistake_depth"] = metrics.mistake_depth(truth, said, tree.parent)
+    found["hierarchical_f1"] = metrics.hierarchical_f1(truth, predicted, tree.parent)
+    found["mistake_depth"] = metrics.mistake_depth(truth, predicted, tree.parent)
     return found
 
 
 def distinct_rows(sets: Bools, items: EvaluationItems, stage: int) -> tuple[Bools, Bools]:
-    """True and predicted label sets of the items of the tasks so far, each row once."""
+    """Return true and predicted label sets of the tasks so far, each row once."""
     truth = head_views.true_sets(items, stage=stage)
     rows = items.counted(stage) & truth.any(axis=1)
     return truth[rows], sets[rows]
@@ -89,18 +89,18 @@ def distinct_rows(sets: Bools, items: EvaluationItems, stage: int) -> tuple[Bool
 def refinement_pairs(
     sets: Bools, items: EvaluationItems, *, stage: int
 ) -> dict[tuple[int, int], list[float]]:
-    """For each open superclass and subclass right beneath it, the shares of `refinement`."""
+    """Compute the shares of `Result.refinement` for each open superclass and its subclasses."""
     tree = find_label_tree(items)
     if tree is None:
-        raise RecordError("items: their labels form no tree of superclasses and subclasses")
-    truth, said = distinct_rows(sets, items, stage)
+        raise RecordError("items: the labels form no tree of superclasses and subclasses")
+    truth, predicted = distinct_rows(sets, items, stage)
     found = {}
     for sub in np.flatnonzero((tree.parent >= 0) & (items.opening <= stage)).tolist():
         above = int(tree.parent[sub])
         own, siblings = truth[:, sub], truth[:, above] & ~truth[:, sub]
         found[above, sub] = [
-            _mean_share(said[siblings, above]), _mean_share(said[own, above]),
-            _mean_share(said[own, sub]), _mean_share(said[siblings, sub]),
+            _mean_share(predicted[siblings, above]), _mean_share(predicted[own, above]),
+            _mean_share(predicted[own, sub]), _mean_share(predicted[siblings, sub]),
         ]  # fmt: skip
     return found
 

@@ -1,8 +1,8 @@
-"""Who works on what in a run directory: locks that the operating system keeps.
+"""Locks on the runs of a run directory, held by the operating system.
 
-One file, of which one byte stands for each thing that can be claimed. A lock belongs to the process
-and goes with it, however it dies; there is nothing to clean up, and no time after which a slow
-owner would be taken for a dead one.
+One byte of one file stands for each thing that can be claimed. A lock belongs to the process
+and ends with it, however it dies: there is nothing to clean up, and no timeout after which a slow
+owner would be mistaken for a dead one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engram.io import DiskError
 fcntl: ModuleType | None
 try:
     import fcntl
-except ImportError:  # a platform without such locks: everything can be had
+except ImportError:  # a platform without such locks: every claim succeeds
     fcntl = None
 
 LOCK_FILE = ".claims"
@@ -27,7 +27,7 @@ _LOCKED = (errno.EACCES, errno.EAGAIN)
 
 
 class Claims:
-    """What this process has claimed in a directory.
+    """Claims of this process in a directory.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class Claims:
         self.possible = fcntl is not None  # some network disks have no locks
 
     def take(self, name: str) -> bool:
-        """Claim something; whether nobody else has it."""
+        """Claim a name; return False if another owner has it."""
         if name in self._held or fcntl is None or not self.possible:
             return True
         try:
@@ -62,13 +62,13 @@ class Claims:
         return True
 
     def release(self, name: str) -> None:
-        """Give something back."""
+        """Give up the claim on a name."""
         if name in self._held and fcntl is not None:
             self._held.discard(name)
             self._set(fcntl.F_UNLCK, name)
 
     def free(self, name: str) -> bool:
-        """Whether nobody else has something."""
+        """Return whether no other owner has claimed a name."""
         had = name in self._held
         found = self.take(name)
         if found and not had:
@@ -76,7 +76,7 @@ class Claims:
         return found
 
     def close(self) -> None:
-        """Give everything back."""
+        """Give up all claims."""
         if self._handle is not None:
             os.close(self._handle)
         self._handle, self._held = None, set()
@@ -93,7 +93,7 @@ class Claims:
                 raise DiskError(problem, self.path) from problem
         start = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "little")
         if hasattr(fcntl, "F_OFD_SETLK"):
-            # of the open file, not of the process: two owners in one process exclude each other
+            # a lock of the open file, not of the process: owners in one process exclude each other
             wanted = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, 1, 0)
             fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, wanted)
             return

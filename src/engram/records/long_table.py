@@ -1,4 +1,4 @@
-"""The long table: one number per row; what its columns are and how rows are collected."""
+"""The long table of results, one number per row: its columns, and `Rows`, which collects them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _Column = int | npt.NDArray[Any]  # of one chunk; a whole number or word is the 
 
 @functools.cache
 def part_schema() -> pa.Schema:
-    """The pyarrow schema of a part file."""
+    """Return the pyarrow schema of a part file."""
     import pyarrow as pa
 
     text = pa.dictionary(pa.int32(), pa.string())
@@ -58,9 +58,9 @@ class Rows:
     recipe, label, seed, order
         The run that rows belong to unless a call says otherwise.
     runs
-        Of R runs at once after one stage, which differ in their numbers only: `add` then takes
-        values [R] or [R, k], and `by_run` gives the rows of each run, to which it belongs to say
-        who they are. This is what a probe fills.
+        Number R of runs that are recorded together after one stage: `add` then takes values [R] or
+        [R, k], and `by_run` splits the rows and names the run that each belongs to. Probes fill
+        such a collection.
 
     Examples
     --------
@@ -96,13 +96,13 @@ class Rows:
         return f"Rows({len(self)} rows)"
 
     def bind(self, *, recipe: str, label: str, seed: int, order: str = "") -> None:
-        """From now on rows belong to this run."""
+        """Assign the rows added from now on to a run."""
         self._own = {"recipe": recipe, "label": label, "seed": seed, "order": order}
 
     def add(self, metric: str | Sequence[str], value: Any, **place: Any) -> None:
         """Add one number. `place`: stage, step, task, cls, head, recipe, label, seed, order.
 
-        Of R runs, add values [R, k], or [R] for one row, with a metric for all of them or for each
+        With R runs, add values [R, k], or [R] for one row, with a metric for all columns or one per
         column. `place` (step, task, cls, head) is broadcast to their shape.
         """
         if self.runs is None:
@@ -140,7 +140,7 @@ class Rows:
             shape = found.pop() if len(found) == 1 else np.broadcast_shapes(*found)
         except ValueError as problem:
             shapes = {k: a.shape for k, a in arrays.items()}
-            raise bad("value", "shapes that can be laid over each other", shapes) from problem
+            raise bad("value", "shapes that can be broadcast", shapes) from problem
         for name, array in arrays.items():
             if not array.shape == shape == (array.size,):
                 chunk[name] = np.broadcast_to(array, shape).flatten()
@@ -211,7 +211,7 @@ class Rows:
         for name in () if other._words is self._words and not prefix else TEXT_COLUMNS:
             before = prefix if name == "metric" else ""
             codes = [self._code(name, before + word) for word in other._words[name]]
-            if codes != list(range(len(codes))):  # else both number their words alike
+            if codes != list(range(len(codes))):  # else both use the same codes
                 moved[name] = codes
         for chunk in other._chunks:
             new = {name: _renumber(chunk[name], codes) for name, codes in moved.items()}
@@ -222,14 +222,14 @@ class Rows:
     def join(cls, several: Sequence[Rows]) -> Rows:
         """The rows of several collections, which stay as they are."""
         together = cls()
-        if several:  # words are only ever added, so sharing them harms nobody
+        if several:  # words are only ever added, so sharing them is safe
             together._words = several[0]._words
         for one in several:
             together.extend(one)
         return together
 
     def parts(self, size: int) -> list[Rows]:
-        """The rows in portions of `size`, each a collection that shares this one's words.
+        """Split the rows into portions of `size`, which share the words of this collection.
 
         Examples
         --------
@@ -249,7 +249,7 @@ class Rows:
 
     @property
     def metrics(self) -> set[str]:
-        """The metrics of which there are numbers."""
+        """Return the metrics that have rows."""
         words = list(self._words["metric"])
         codes = (np.unique(np.asarray(chunk["metric"])).tolist() for chunk in self._chunks)
         return {words[code] for some in codes for code in some}
@@ -276,7 +276,7 @@ class Rows:
         return check_whole_numbers(column, _as_array(given))
 
     def arrow(self) -> pa.Table:
-        """The rows as a pyarrow table of `part_schema()`."""
+        """Return the rows as a pyarrow table with `part_schema()`."""
         import pyarrow as pa
 
         columns = []
@@ -289,9 +289,9 @@ class Rows:
         return pa.table(columns, schema=part_schema())
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """[rows] numbers, or codes of words, of every column."""
+        """Return every column as numbers or codes of words, [rows]."""
         if self.runs is not None:
-            raise bad("rows", "those of one run: take `by_run`", self)
+            raise bad("rows", "those of one run (see `by_run`)", self)
         found = {}
         starts = list(itertools.accumulate(self._lengths, initial=0))
         for name in COLUMNS:
@@ -306,12 +306,12 @@ class Rows:
         return found
 
     def frame(self) -> pd.DataFrame:
-        """The rows as a pandas frame."""
+        """Return the rows as a pandas frame."""
         return to_frame(self.arrow())
 
 
 def _as_array(value: Any) -> npt.NDArray[Any]:
-    """Numbers of any kind as an array on the host."""
+    """Convert numbers or tensors to an array on the host."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     return np.asarray(value)
@@ -322,7 +322,7 @@ def _renumber(column: _Column, codes: list[int]) -> _Column:
 
 
 def check_whole_numbers(column: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Refuse what the column's type cannot hold: a wrapped stage number would be a silent lie."""
+    """Raise if the column's type cannot hold the values, which would wrap silently."""
     kind = NUMBER_TYPES[column]
     if column == "value" or array.dtype == kind:
         return array.astype(kind)
@@ -334,13 +334,13 @@ def check_whole_numbers(column: str, array: npt.NDArray[Any]) -> npt.NDArray[Any
 
 
 def to_frame(table: pa.Table) -> pd.DataFrame:
-    """A pandas frame of a long table, text columns as categories with one dictionary each."""
+    """Convert a long table to pandas, with text columns as categories."""
     frame: pd.DataFrame = table.unify_dictionaries().combine_chunks().to_pandas()
     return frame
 
 
 def from_frame(frame: pd.DataFrame) -> pa.Table:
-    """The long table of a pandas frame; absent columns get their "none" value."""
+    """Convert a pandas frame to a long table; absent columns get their "none" value."""
     import pandas as pd
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""Methods side by side: the interval of each mean, and every pair of them tested run by run."""
+"""Comparison of methods: confidence intervals of means, and paired tests of every pair."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PAIR_COLUMNS = ("runs", "difference", "low", "high", "p", "p_holm")
 
 @dataclass(frozen=True)
 class MethodComparison:
-    """A metric of several methods: what `Result.compare` gives.
+    """Comparison of several methods by one metric, as returned by `Result.compare`.
 
     Parameters
     ----------
     metric, level
-        What was compared, and how sure the intervals are.
+        The metric, and the confidence level of the intervals.
     methods
         By label, highest mean first: runs, mean, and the ends of its t interval.
     pairs
@@ -44,7 +44,7 @@ class MethodComparison:
 
     @property
     def note(self) -> str:
-        """How to read the numbers, in a sentence or two."""
+        """Explain how to read the numbers, in a sentence or two."""
         words = f"{self.metric}: {self.level:.0%} t intervals over runs"
         if len(self.pairs):
             words += (
@@ -62,12 +62,12 @@ class MethodComparison:
 
 
 def format_p_values(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The pairs with p values as papers print them."""
+    """Format the p values of pairs as papers print them."""
     return pairs.assign(p=pairs["p"].map(format_p), p_holm=pairs["p_holm"].map(format_p))
 
 
 def format_p(value: float) -> str:
-    """A p value as papers print it.
+    """Format a p value as papers print it.
 
     Examples
     --------
@@ -87,12 +87,12 @@ def compare_methods(
     stage: int | None = None,
     **options: Any,
 ) -> MethodComparison:
-    """Every method's mean with its interval, and every pair of methods tested run by run.
+    """Compare methods: each mean with its interval, and a paired test of every pair.
 
     Parameters
     ----------
     metric
-        As in `Result.metric`, with its options; default: what sums up the runs, average accuracy.
+        As in `Result.metric`, with its options; default: the one that sums up a run.
     level
         Of the intervals: 0.95 holds the true mean in 95 of 100 such studies.
 
@@ -110,7 +110,7 @@ def compare_methods(
     if metric is None:
         names = list(dict.fromkeys(map(average_name, result.figures))) or ["average_accuracy"]
         if len(names) > 1:
-            raise bad("metric", f"one of {', '.join(names)}: the runs are judged by both", None)
+            raise bad("metric", f"one of {', '.join(names)}, since the runs have both", None)
         metric = names[0]
     values = result.metric(metric, stage=stage, **options)
     streams = {
@@ -126,9 +126,9 @@ def compare_methods(
 def compare_blocks(
     metric: str, names: list[str], blocks: list[Any], values: Any, *, level: float = 0.95
 ) -> MethodComparison:
-    """The comparison of some runs: the name, the block and the value of each.
+    """Compare runs given by their names, blocks and values.
 
-    Runs of different names are pairs if they share a block; runs without a number are left out.
+    Runs with different names are paired if they share a block; NaN values are left out.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def _pair_row(a: Any, b: Any, level: float) -> tuple[int, float, float, float, f
 
 
 def _correct_known(p: Any) -> Any:
-    """Holm's correction of those that are known."""
+    """Apply Holm's correction to the p values that are not NaN."""
     from engram.metrics import holm
 
     result = p.copy()

@@ -1,9 +1,8 @@
-"""What was recorded of novelty detectors: sets of test items, how detectors separate them, false
-alarms, tuned options, features.
+"""Records of novelty detectors: item sets, separation, false alarms, tuned options, features.
 
 After stage t a test item of task i is *inside* if the model is right about it now, *forgotten* if
 it was right after the item's own stage and is wrong now, and *outside* if its task is still to
-come. Items that were never right belong to no set. Everything here comes from records.
+come. Items that were never right belong to no set. Everything here is computed from records.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ if TYPE_CHECKING:
 
     from engram.records.result import Result
 
-FAMILIARITY = "familiarity"  # the array [heads, n] that a detector stores; higher is more familiar
+FAMILIARITY = "familiarity"  # array [heads, n] of a detector; higher is more familiar
 CALIBRATION = "calibration"  # [V] scores of validation rows that the network gets right, else NaN
-TUNING = "tuning"  # [G] area under the curve of each combination that was tried for a detector
-GRID = "grid"  # the combinations: text in bytes
+TUNING = "tuning"  # [G] area under the curve of each combination of options tried
+GRID = "grid"  # the combinations, as text in bytes
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class ItemSets:
-    """Places of test items after a stage: a list of arrays, task by task.
+    """Indices of test items in each set after a stage: one array per task.
 
     `inside` and `forgotten` have an entry for every task learnt so far (nothing of the newest task
     can be forgotten), `outside` one for every task to come.
@@ -64,7 +63,7 @@ class ItemSets:
 
 
 def split_items(right_then: Any, right_now: Any, task: Any, stage: int) -> ItemSets:
-    """Sets from who was right [n] after the item's own stage, who is now, and each item's task.
+    """Split items by whether they were right [n] after their own stage and are right now.
 
     Examples
     --------
@@ -94,7 +93,7 @@ def item_sets(result: Result, run: RunKey | int, stage: int) -> ItemSets:
             f"{_name_run(who)}: its test items were not kept (keep='labels' keeps them)"
         )
     if items.multilabel:
-        raise bad("run", "a run that predicts one label per item", "one with sets of labels")
+        raise bad("run", "a run that predicts one label per item", "one with label sets")
     if not isinstance(stage, (int, np.integer)) or not 0 <= stage < items.tasks:
         raise bad("stage", f"a number from 0 to {items.tasks - 1}", stage)
     stage = int(stage)
@@ -112,13 +111,13 @@ def _load_right(
     if kept is None:
         what = f"predictions of stage {stage + 1} were not kept (keep='labels')"
         raise RecordError(f"{_name_run(run)}: {what}")
-    said = kept.predicted(items, head=head)
-    found: npt.NDArray[np.bool_] = said == items.targets[:, 0]
+    predicted = kept.predicted(items, head=head)
+    found: npt.NDArray[np.bool_] = predicted == items.targets[:, 0]
     return found
 
 
 def compare_sets(familiarity: npt.NDArray[Any], sets: ItemSets) -> dict[str, float]:
-    """Every comparison of the three sets after one stage, for scores [heads, n].
+    """Compare the three sets after one stage by scores [heads, n].
 
     With several heads, items of task i are scored under head i and those of tasks to come under
     every head; with one, all items share it. NaN where a set is empty. An item whose score is no
@@ -158,18 +157,18 @@ def _inside_outside(inside: list[Any], outside: list[list[Any]]) -> dict[str, fl
 
 
 class Familiarity(NamedTuple):
-    """Scores of the three sets after a stage, tasks pooled, each under its head."""
+    """Scores of the three sets after a stage, with tasks pooled, each item under its head."""
 
     recipe: str
     detector: str
     stage: int
     inside: npt.NDArray[Any]
     forgotten: npt.NDArray[Any]
-    outside: npt.NDArray[Any]  # under every head, one after the other
+    outside: npt.NDArray[Any]  # under every head in turn
 
 
 def pool_scores(familiarity: npt.NDArray[Any], sets: ItemSets) -> list[npt.NDArray[Any]]:
-    """Scores [heads, n] of the inside, forgotten and outside items.
+    """Pool the scores [heads, n] of the inside, forgotten and outside items over tasks.
 
     Examples
     --------
@@ -187,7 +186,7 @@ def pool_scores(familiarity: npt.NDArray[Any], sets: ItemSets) -> list[npt.NDArr
 
 
 def familiarity_of_first_runs(result: Result) -> list[Familiarity]:
-    """Of the first run of every recipe, after the last stage that has tasks to come."""
+    """Pool the scores of the first run of every recipe, after the last stage with tasks to come."""
     first: dict[str, RunKey] = {}
     for run in sorted(result.runs):
         first.setdefault(run.recipe, run)
@@ -213,7 +212,7 @@ def novelty_table(result: Result) -> pd.DataFrame:
 
 
 def summarise_detectors(result: Result, column: str, names: Sequence[str]) -> pd.DataFrame:
-    """Mean and standard deviation over the runs of each name."""
+    """Average the comparisons over the runs of each name, with standard deviations."""
     import pandas as pd
 
     lines = list(_detector_lines(result, names))
@@ -231,18 +230,18 @@ def _name_run(run: RunKey) -> str:
 
 
 def _explain_missing_scores(result: Result) -> str:
-    """Why there is nothing to compare."""
+    """Explain why there are no scores to compare."""
     diverged = sum(run in result.diverged for run in result.runs)
     if diverged:
         return f"no detector has scored these runs: {diverged} of {len(result.runs)} diverged"
     return (
-        "no detector has scored these runs: name some by --detectors Softmax,Energy, in Python by "
+        "no detector has scored these runs: use --detectors Softmax,Energy, or in Python "
         "engram.run(..., detectors=[...])"
     )
 
 
 def list_stored_detectors(result: Result) -> list[tuple[Any, str]]:
-    """What detectors have stored of the runs, in the order in which these were asked for."""
+    """List (run and stage, detector) of all stored scores, in the order of the runs."""
     place = {run: number for number, run in enumerate(result.runs)}
     own = [one for one in result.stored if RunKey(*one[0][:3]) in place]
     return sorted(own, key=lambda one: (place[RunKey(*one[0][:3])], one))
@@ -264,13 +263,10 @@ def _detector_lines(
             yield wanted[run], detector, moment.stage, metric, value
 
 
-# ------------------------------------------------------------------------------------------------
-# Thresholds of detectors: who is called novel, and how often wrongly, as the network moves on.
-#
-# After every stage a detector also scores the newest task's validation rows that the network gets
-# right. Against these a score has a conformal p-value; below a stated rate it raises an alarm. On
-# items like the validation rows, the rate is what comes out. Later it may not be: the network and
-# the detector move on, which an AUC, blind to thresholds, cannot show.
+# False alarms. After every stage a detector also scores the newest task's validation rows that the
+# network gets right. A score has a conformal p-value against these; below a given rate it raises an
+# alarm. On items like the validation rows, alarms come at that rate. Later they may not, since the
+# network and the detector change, which an AUC does not show because it has no threshold.
 
 
 Floats = npt.NDArray[np.float64]
@@ -278,9 +274,10 @@ PLACE = ["detector", "stage", "task"]
 
 
 def p_values(scores: Any, calibration: Any) -> Floats:
-    """[n] share of calibration scores, and the item itself, that are no more familiar.
+    """Compute conformal p-values [n] of scores against calibration scores.
 
-    NaN in the calibration does not count; a score that is NaN is the least familiar of all.
+    A p-value is the share of calibration scores, the item included, that are no more familiar. NaN
+    in the calibration does not count; a score that is NaN is the least familiar of all.
 
     Examples
     --------
@@ -299,7 +296,7 @@ def false_alarms(result: Result, rate: float) -> pd.DataFrame:
 
 
 def alarm_table(result: Result, rate: float, column: str, names: Sequence[str]) -> pd.DataFrame:
-    """The same, mean over the runs of each name, which stand in `column`."""
+    """Average false alarms over the runs of each name, which goes into `column`."""
     import pandas as pd
 
     check_float("rate", rate, 0.0, 1.0)
@@ -334,21 +331,20 @@ def _alarm_lines(
 
 
 def _alarm_share(scores: Any, calibration: Any, rate: float) -> float:
-    """How many of the scores raise an alarm; NaN where there are none, or nothing to compare."""
+    """Compute the share of scores that raise an alarm; NaN without scores or calibration."""
     if calibration is None or not len(scores) or np.isnan(calibration).all():
         return float("nan")
     return float((p_values(scores, calibration) <= rate).mean())
 
 
-# ------------------------------------------------------------------------------------------------
-# What was chosen when detectors were tuned.
+# Options chosen by `engram.novelty.Tuned`.
 
 
 COLUMNS = ["label", "seed", "order", "detector", "option", "value", "auroc"]
 
 
 def best_index(areas: Any) -> int:
-    """The place of the largest area, the first where several are equal; NaN is the least.
+    """Return the index of the largest area, the first of equal ones; NaN counts as lowest.
 
     Examples
     --------
@@ -362,23 +358,23 @@ def tuning_table(result: Result) -> pd.DataFrame:
     """See `Result.tuned`."""
     import pandas as pd
 
-    # objects, so that a whole number beside others stays one
+    # dtype object, so that whole numbers stay whole
     table = pd.DataFrame(list(_tuning_lines(result)), columns=COLUMNS, dtype=object)
     return table.astype({"seed": int, "auroc": float})
 
 
 def describe_tuning(result: Result) -> list[str]:
-    """One sentence for each detector and label: what was chosen, and how often."""
+    """Describe what was chosen for each detector and label, and how often, in one sentence each."""
     table = tuning_table(result)
     found = []
     for (label, detector), own in table.groupby(["label", "detector"], sort=False):
         runs = own.groupby(["seed", "order"], sort=False)
-        said = [
+        chosen = [
             ", ".join(f"{option}={value}" for option, value in zip(run["option"], run["value"]))
             for _, run in runs
         ]
-        counts = {one: said.count(one) for one in dict.fromkeys(said)}
-        shown = "; ".join(f"{one} ({n} of {len(said)} runs)" for one, n in counts.items())
+        counts = {one: chosen.count(one) for one in dict.fromkeys(chosen)}
+        shown = "; ".join(f"{one} ({n} of {len(chosen)} runs)" for one, n in counts.items())
         area = runs["auroc"].first().mean()
         found.append(f"{detector} ({label}): {shown}, AUC {area:.3f} against the outside set")
     return found
@@ -398,12 +394,11 @@ def _tuning_lines(result: Result) -> Iterator[tuple[Any, ...]]:
             yield wanted[run], run.seed, run.order, detector, option, value, area
 
 
-# ------------------------------------------------------------------------------------------------
-# Features of the three sets of test items: how long they are, and where they lie.
+# Features of the three sets of test items.
 
 
 STATISTICS = ("norm", "mean", "deviation")  # [n] each, of an item's features
-PLACES, SAMPLE = "places", "sample"  # [m] test items, and [m, F] their features
+PLACES, SAMPLE = "places", "sample"  # [m] indices of test items, and [m, F] their features
 # Inside items of the first task, of those between it and the newest, and of the newest.
 DRAWN_GROUPS = ("first inside", "inside between", "newest inside", "forgotten", "outside")
 GROUPS = ("inside", *DRAWN_GROUPS)
@@ -420,7 +415,7 @@ class FeatureSample(NamedTuple):
 
 
 def group_items(found: ItemSets) -> dict[str, npt.NDArray[np.int64]]:
-    """Places of the items of each group.
+    """Group the indices of items.
 
     Examples
     --------
@@ -431,14 +426,14 @@ def group_items(found: ItemSets) -> dict[str, npt.NDArray[np.int64]]:
     """
     t = found.stage
     none: list[Any] = [np.empty(0, np.int64)]
-    newest = found.inside[t:] if t else []  # the first task is no newest one
+    newest = found.inside[t:] if t else []  # a first task counts as first only
     parts = (found.inside, found.inside[:1], found.inside[1:t], newest)
     every = (*parts, found.forgotten, found.outside)
     return {name: np.concatenate([*none, *part]) for name, part in zip(GROUPS, every, strict=True)}
 
 
 def has_features(result: Result) -> bool:
-    """Whether statistics of features were stored of some run."""
+    """Return whether any run stored statistics of features."""
     return any(True for _ in _stored_features(result))
 
 
@@ -453,7 +448,7 @@ def _stored_features(result: Result) -> Iterator[tuple[RunKey, int, dict[str, An
 
 
 def feature_table(result: Result, column: str, names: Sequence[str]) -> pd.DataFrame:
-    """Mean over the items of each set, then over the runs of each name, by stage and statistic."""
+    """Average over the items of each set, then over the runs of each name."""
     import pandas as pd
 
     wanted = dict(zip(result.runs, names, strict=True))
@@ -465,7 +460,7 @@ def feature_table(result: Result, column: str, names: Sequence[str]) -> pd.DataF
                     value = float(arrays[statistic][places].astype(np.float64).mean())
                     lines.append((wanted[run], stage, name, statistic, value))
     if not lines:
-        raise RecordError("no features were stored of these runs (probes=[engram.probes.Features])")
+        raise RecordError("these runs stored no features (use probes=[engram.probes.Features])")
     frame = pd.DataFrame(lines, columns=[column, "stage", "set", "statistic", "value"])
     by = frame.groupby([column, "stage", "set", "statistic"], sort=False)["value"]
     table = by.agg(["mean", "std", "count"]).reset_index()
@@ -473,7 +468,7 @@ def feature_table(result: Result, column: str, names: Sequence[str]) -> pd.DataF
 
 
 def feature_samples(result: Result, stages: Sequence[int] = (0, 1)) -> list[FeatureSample]:
-    """Of the first run of every recipe, after the given stages."""
+    """Return the feature samples of the first run of every recipe, after the given stages."""
     first: dict[str, RunKey] = {}
     for run in sorted(result.runs):
         first.setdefault(run.recipe, run)
@@ -496,16 +491,15 @@ def _draw_sample(result: Result, run: RunKey, stage: int, arrays: dict[str, Any]
     return FeatureSample(run.recipe, stage, features, items.task[places], kind[places])
 
 
-# ------------------------------------------------------------------------------------------------
-# Features in two dimensions.
+# A map of features in two dimensions.
 
 
-FEWEST = 5  # items that have neighbours
+FEWEST = 5  # items that t-SNE needs
 ITERATIONS = 500  # enough for some hundred items
 
 
 def embed_in_plane(features: npt.NDArray[Any], *, seed: int = 0) -> npt.NDArray[np.float64]:
-    """[m, 2] t-SNE of features [m, F], the same every time; NaN for fewer than five items.
+    """Embed features [m, F] in two dimensions by t-SNE; NaN for fewer than five items.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How predictions are judged: one label by accuracy, sets of labels by the scores of sets."""
+"""The score of a task: accuracy for one label per item, set scores for label sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engram.records import head_views
 from engram.records.head_views import FIGURES, SET_SCORES
 from engram.records.scored_items import EvaluationItems
 
-# as tables and figures call them
+# names in tables and figures
 SCORE_TITLES = {
     "accuracy": "accuracy", "exact_match": "exact match", "jaccard": "Jaccard",
     "precision_weighted_jaccard": "pw-Jaccard",
@@ -22,10 +22,10 @@ SCORE_WORDS = {**SCORE_TITLES, "precision_weighted_jaccard": "precision-weighted
 
 
 def average_name(figure: str) -> str:
-    """The metric that sums up a run judged by `figure`.
+    """Return the name of the metric that sums up a run scored by `figure`.
 
-    Label sets are counted over all test rows of the tasks so far, each once, so that theirs is no
-    average of tasks.
+    Label sets are scored over all test rows of the tasks so far, each once, so the metric is no
+    average over tasks.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def average_name(figure: str) -> str:
 
 
 def learning_name(figure: str) -> str:
-    """The metric of tasks that were just learnt.
+    """Return the name of the metric of tasks that were just learnt.
 
     Examples
     --------
@@ -49,19 +49,19 @@ def learning_name(figure: str) -> str:
 def decide_predictions(
     scores: Any, items: EvaluationItems, *, stage: int, head: str, threshold: float = 0.0
 ) -> npt.NDArray[Any]:
-    """Predicted columns [..., n], or label sets [..., n, C] where items carry sets of labels."""
+    """Predict columns [..., n], or label sets [..., n, C] for multi-label items."""
     if items.multilabel:
         return head_views.predict_sets(scores, items, stage=stage, head=head, threshold=threshold)
     return head_views.predict(scores, items, stage=stage, head=head)
 
 
 def figure_of(items: EvaluationItems) -> str:
-    """What predictions for these items are judged by."""
+    """Return the score that fits the labels of these items."""
     return SET_SCORES[-1] if items.multilabel else FIGURES[0]
 
 
 def check_average(average: str, *, sets: bool) -> None:
-    """Refuse a mean over classes where rows carry sets of labels, which are scored row by row.
+    """Raise for a mean over classes if rows have label sets, which are scored row by row.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def task_figure(
     figure: str,
     average: str = "micro",
 ) -> head_views.Floats:
-    """[T] the figure on each task's items; it must be one that fits the items' labels."""
+    """Compute the figure on each task's items, [T]; it must fit the items' labels."""
     fitting = SET_SCORES if items.multilabel else FIGURES[:1]
     if figure not in fitting:
         labels = "sets of labels" if items.multilabel else "single labels"

@@ -21,12 +21,8 @@ from engram.records.scored_items import HEADS, EvaluationItems
 from engram.records.table_parts import Problem
 from engram.records.tombstones import Tombstones
 
-# ------------------------------------------------------------------------------------------------
-# Scores in half precision, each row with its own scale.
-#
-# Two bytes per score are enough to look at probabilities and calibration later, but not to decide:
-# near ties fall together. So predictions are made from the scores themselves and stored beside
-# them.
+# Scores in float16, each row with its own scale. That is enough for probabilities and calibration
+# later, but near ties become equal, so predictions are made from the full scores and stored too.
 
 
 _LIMIT = float(np.finfo(np.float16).max)
@@ -35,21 +31,21 @@ _TOP = 15  # scaled rows lie below 2 ** 15
 
 
 class Float16Scores(NamedTuple):
-    """A score is ``scores * 2 ** exponent``; no exponents where all would be 0."""
+    """Scores as ``scores * 2 ** exponent``; `exponent` is None where all would be 0."""
 
     scores: npt.NDArray[np.float16]  # [..., n, C]
     exponent: npt.NDArray[np.int16] | None  # [..., n]
 
 
 def as_float32_scores(scores: Any) -> npt.NDArray[np.float32]:
-    """Scores of any kind as an array in single precision, which is how they are judged."""
+    """Convert scores to a float32 array, the precision in which they are compared."""
     if hasattr(scores, "detach"):
         scores = scores.detach().cpu().float().numpy()
     return np.asarray(scores, np.float32)
 
 
 def to_float16(scores: Any) -> Float16Scores:
-    """Scores [..., n, C] as they are stored.
+    """Convert scores [..., n, C] to the form in which they are stored.
 
     Rows that fit into float16 stay as they are; others are scaled by a power of two. -inf and NaN,
     which never win, become the lowest number.
@@ -74,7 +70,7 @@ def to_float16(scores: Any) -> Float16Scores:
 
 
 def from_float16(scores: npt.NDArray[Any], exponent: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-    """The scores that `to_float16` stored, up to their rounding.
+    """Restore the scores that `to_float16` stored, up to rounding.
 
     Examples
     --------
@@ -87,19 +83,18 @@ def from_float16(scores: npt.NDArray[Any], exponent: npt.NDArray[Any] | None) ->
     return np.asarray(np.ldexp(wide, exponent[..., None].astype(np.int32)))
 
 
-# ------------------------------------------------------------------------------------------------
-# What several part files hold, found by their headers and read one entry at a time.
+# Entries of several part files, found by their headers and read one at a time.
 
 
-K = TypeVar("K")  # what an entry is known by
+K = TypeVar("K")  # the key of an entry
 V = TypeVar("V")  # the entry
-P = TypeVar("P")  # where it lies
+P = TypeVar("P")  # its position in a file
 
 
 class PartFiles(Generic[K, V, P]):
-    """Entries of part files and of the memory; where several hold the same one, the last counts.
+    """Entries of part files and in memory; of entries with the same key, the last counts.
 
-    A file that cannot be read is a problem, and no error.
+    A file that cannot be read is listed in `problems` and raises no error.
     """
 
     def __init__(
@@ -113,7 +108,7 @@ class PartFiles(Generic[K, V, P]):
 
     @classmethod
     def join(cls, several: Iterable[Self]) -> Self:
-        """Several collections as one; later collections count first."""
+        """Join several collections; later ones take precedence."""
         whole = cls()  # type: ignore[call-arg]  # of a subclass, which can do without arguments
         for one in several:
             whole._files += one._files
@@ -122,7 +117,7 @@ class PartFiles(Generic[K, V, P]):
         return whole
 
     def _held(self, path: Path) -> Mapping[K, P]:
-        """The entries of a file that are not superseded, and where they lie."""
+        """Return the entries of a file that are not superseded, with their positions."""
         raise NotImplementedError
 
     def _places(self) -> dict[K, P]:
@@ -152,7 +147,7 @@ class PartFiles(Generic[K, V, P]):
         return key in self._memory or key in self._places()
 
 
-MOST_UINT16 = 2**16 - 1  # the largest column that takes two bytes
+MOST_UINT16 = 2**16 - 1  # the largest column number that fits two bytes
 KEEP = ("scores", "labels", "counts", "parameters")
 _FORMAT = "engram-predictions-1"
 RunName = tuple[str, int, str]  # recipe, seed, order
@@ -169,22 +164,22 @@ class StageKey(NamedTuple):
 
 
 def stage_key(recipe: str, seed: int, order: str, stage: int) -> StageKey:
-    """The key that a file names, whatever it wrote."""
+    """Build a key from the values of a file, converted to the right types."""
     return StageKey(str(recipe), int(seed), str(order), int(stage))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prediction:
-    """What one run said after one stage; fields that were not kept are None.
+    """Stored predictions of one run after one stage; fields that were not kept are None.
 
     Parameters
     ----------
     scores
-        float16 [n, C]; use `full` to read them.
+        float16 [n, C]; read them by `full`.
     exponent
-        int16 [n]: rows of scores are to be multiplied by 2 to this power. None means 0.
+        int16 [n]: power of 2 by which a row of scores is multiplied. None means 0.
     single, multi
-        What was decided from the scores before they were rounded, per head view: uint16 [n]
+        Predictions made from the scores before rounding, per head view: uint16 [n]
         (uint32 beyond 65535) predicted columns, or uint8 [n, ceil(C / 8)] label sets as bits.
     parameters
         The network's parameter vector.
@@ -218,15 +213,14 @@ class Prediction:
         buffers: Mapping[str, Any] | None = None,
         exemplars: Any = None,
     ) -> Prediction | None:
-        """What is kept of the scores [n, C]; None when only counts are kept.
+        """Make the stored form of scores [n, C]; None if only counts are kept.
 
         Parameters
         ----------
         keep
             ``labels`` (predictions in both head views); ``scores`` (these and the scores, rounded);
             ``counts`` (nothing here, the long table holds the counts); ``parameters`` (predictions,
-            scores, parameters, buffers and exemplars: all that a probe may need that is named
-            later).
+            scores, parameters, buffers and exemplars: all that probes added later may need).
 
         Examples
         --------
@@ -263,7 +257,7 @@ class Prediction:
         )  # fmt: skip
 
     def full(self) -> npt.NDArray[Any]:
-        """The scores [n, C], up to the rounding with which they were stored."""
+        """Return the scores [n, C], rounded as they were stored."""
         if self.scores is None:
             raise RecordError(f"{self.key}: only labels were kept, no scores")
         return from_float16(self.scores, self.exponent)
@@ -271,10 +265,10 @@ class Prediction:
     def predicted(
         self, items: EvaluationItems, *, head: str, threshold: float = 0.0
     ) -> npt.NDArray[Any]:
-        """Predicted columns [n], or label sets [n, C] for multi-label items."""
+        """Return predicted columns [n], or label sets [n, C] for multi-label items."""
         check_choice("head", head, HEADS)
         if head not in items.heads:
-            head_views.open_columns(items, stage=self.key.stage, head=head)  # says why
+            head_views.open_columns(items, stage=self.key.stage, head=head)  # raises
         stored = self.single if head == "single" else self.multi
         other = threshold != 0.0 and items.multilabel
         if self.scores is not None and (stored is None or other):
@@ -295,10 +289,10 @@ def _array(value: Any) -> npt.NDArray[Any]:
     return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
 
 
-def _pack_prediction(said: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if said.dtype == np.bool_:
-        return np.packbits(said, axis=-1)
-    return said.astype(np.uint16 if said.max(initial=0) <= MOST_UINT16 else np.uint32)
+def _pack_prediction(predicted: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if predicted.dtype == np.bool_:
+        return np.packbits(predicted, axis=-1)
+    return predicted.astype(np.uint16 if predicted.max(initial=0) <= MOST_UINT16 else np.uint32)
 
 
 def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Prediction]) -> Path:
@@ -319,10 +313,10 @@ def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Predic
 
 
 def _keys(path: Path) -> list[StageKey]:
-    """The runs and stages of a part file, from its header alone."""
+    """Read the runs and stages of a part file from its header."""
     facts = TensorFile(path, what="predictions file").facts
     if facts.get("format") != _FORMAT:
-        raise RecordError(f"{path}: is not a predictions file of this version")
+        raise RecordError(f"{path}: not a predictions file of this version")
     with wrap_read_errors(path, "predictions file"):
         return [stage_key(*one) for one in json.loads(facts["moments"])]
 
@@ -343,7 +337,7 @@ class Predictions(PartFiles[StageKey, Prediction, tuple[Path, int]]):
         super().__init__(files, {p.key: p for p in memory if p is not None}, marks)
 
     def renamed(self, runs: Mapping[RunName, RunName]) -> Predictions:
-        """The predictions of some runs under other names: new to old."""
+        """Return the predictions of some runs under other names, given as {new: old}."""
         found = Predictions(memory=[
             replace(one, key=StageKey(*new, key.stage))
             for new, old in runs.items() for key, one in self._memory.items() if key[:3] == old
@@ -365,7 +359,7 @@ class Predictions(PartFiles[StageKey, Prediction, tuple[Path, int]]):
         return f"Predictions({len(self)} of one run and stage)"
 
     def get(self, recipe: str, seed: int, order: str, stage: int) -> Prediction | None:
-        """The prediction of one run after one stage, None if it was not kept."""
+        """Return the prediction of one run after one stage; None if it was not kept."""
         key = StageKey(recipe, int(seed), order, int(stage))
         if key in self._memory:
             return self._memory[key]

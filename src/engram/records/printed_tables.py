@@ -1,6 +1,4 @@
-"""Numbers printed in the five papers, to compare with: which are in doubt, and the ConFER tables
-corrected.
-"""
+"""Tables printed in the five papers, with doubts flagged and ConFER's tables corrected."""
 
 from __future__ import annotations
 
@@ -23,8 +21,7 @@ _KEYS = (
     "table", "dataset", "setting", "order", "augmentation", "method", "nd_method", "stage",
     "metric",
 )  # fmt: skip
-# Notes of the list that leave the printed number as good as any: about its unit, and about another
-# table of the same paper.
+# Flags that leave the printed number valid: about its unit, or about another table of the paper.
 _REMARKS = ("std > 1 (unit: ", "same lambda gives slightly different ")
 
 
@@ -35,14 +32,14 @@ def reference(
     confer_cf_columns: str = "rotated",
     confer_cf_norm: str | None = None,
 ) -> pd.DataFrame:
-    """The numbers of a paper's tables, one per row, with reasons for doubt.
+    """Return the numbers of a paper's tables, one per row, with reasons for doubt.
 
     Columns: paper, table, dataset, setting, order, augmentation, method, stage, metric, value, std
     (cnd also nd_method, backbone; rwalk also params), printed_stage, printed_value, doubt ("" for
-    none). A value is NaN where the printed number is not legible. Units are the paper's: fractions
+    none). A value is NaN if the printed number is illegible. Units are the paper's: fractions
     in confer and iirc, percent in cgl and cnd, in rwalk percent for A and fractions for F and I.
 
-    ConFER's forgetting is corrected, see `engram.records.printed_tables`; `printed_stage` and
+    ConFER's forgetting is corrected as described for `confer_cf_columns`; `printed_stage` and
     `printed_value` keep what the paper shows.
 
     Parameters
@@ -52,13 +49,13 @@ def reference(
     table
         Number of one table; default: all.
     confer_cf_columns
-        The columns of ConFER's forgetting tables fit their accuracies only if they are rotated by
+        The columns of ConFER's forgetting tables match the accuracies only if they are rotated by
         one: printed stage k holds stage k + 1, the last column stage 2. ``rotated`` puts the right
         stage into `stage`, ``as_printed`` leaves it.
     confer_cf_norm
-        What the sums behind Task-IL forgetting were divided by: ``i-2`` scales them to i - 1, which
-        the formula says, ``i-1`` takes them as they are. Default: ``i-2`` where columns are
-        rotated, nothing is changed where they are as printed.
+        The divisor behind Task-IL forgetting: ``i-2`` rescales the numbers to i - 1, which the
+        formula has, ``i-1`` takes them as they are. Default: ``i-2`` if the columns are rotated, no
+        change if they are as printed.
 
     Examples
     --------
@@ -84,7 +81,7 @@ def reference(
 
 
 def document(name: str) -> Any:
-    """A bundled JSON document: protocols, confer_orders or one of the IIRC hierarchies.
+    """Load a bundled JSON document: protocols, confer_orders or one of the IIRC hierarchies.
 
     Examples
     --------
@@ -125,7 +122,7 @@ def _check_paper(paper: str) -> pd.DataFrame:
 
 
 def _join_doubts(printed: pd.DataFrame) -> list[str]:
-    """All reasons to doubt each row, joined by semicolons; mere remarks are none."""
+    """Join the reasons to doubt each row by semicolons; mere remarks do not count."""
     reasons: list[list[str]] = [[] for _ in range(len(printed))]
     for flag in read_flags(str(printed["paper"].iloc[0])):
         if flag["reason"].startswith(_REMARKS):
@@ -136,7 +133,7 @@ def _join_doubts(printed: pd.DataFrame) -> list[str]:
 
 
 def read_flags(paper: str) -> list[dict[str, str]]:
-    """The flags of one paper (its name as printed), from both lists."""
+    """Read the flags of one paper (its name as printed) from both lists."""
     found = [dict(f) for f in _read_csv("suspicious.csv").to_dict("records") if f["paper"] == paper]
     if paper == "CND":
         for cell in _read_csv("cnd_ambiguous_cells.csv").to_dict("records"):
@@ -146,7 +143,7 @@ def read_flags(paper: str) -> list[dict[str, str]]:
 
 
 def matching_rows(printed: pd.DataFrame, flag: dict[str, str]) -> npt.NDArray[np.bool_]:
-    """[rows] the rows a flag speaks about: ``*`` or nothing is any value, ``a|b`` either."""
+    """Mark the rows that a flag is about: ``*`` or "" matches any value, ``a|b`` either."""
     wanted = dict(flag)
     keep = np.ones(len(printed), np.bool_)
     if wanted.get("metric") == "lambda":  # a doubt about a parameter, not about a result
@@ -162,13 +159,10 @@ def matching_rows(printed: pd.DataFrame, flag: dict[str, str]) -> npt.NDArray[np
     return keep
 
 
-# ------------------------------------------------------------------------------------------------
-# What is known to be wrong in ConFER's printed tables, and the numbers set right.
-#
-# Accuracy and forgetting of a block (a data set, an order, with or without augmentation) are two
-# views of one matrix: i Acc_i + (i - 1) CF_i is the sum of the accuracies that the first i tasks
-# had right after they were learnt. As printed, many of these exceed 1. They do not if every
-# forgetting table is rotated by one column, and those of Task-IL were divided by i - 2.
+# Corrections of ConFER's tables. Accuracy and forgetting of a block (data set, order, augmentation
+# or not) describe one matrix: i Acc_i + (i - 1) CF_i is the sum of the accuracies that the first i
+# tasks had right after they were learnt. As printed, many of these accuracies exceed 1. They do not
+# if every forgetting table is rotated by one column and those of Task-IL were divided by i - 2.
 
 
 BLOCK_COLUMNS = ("dataset", "setting", "order", "augmentation", "method")
@@ -176,7 +170,7 @@ ORDER_IN_DOUBT = "order in doubt"
 # Sets whose accuracies right after learning are those of O1 under O2 and O3 as well, although
 # their tasks hold other classes. On CK+ they differ.
 DATA_IN_DOUBT = ("RAF-DB", "AffectNet", "FER-2013", "iCV-MEFED", "BAUM-1")
-# Notes of the list that are settled once the columns are rotated.
+# Flags that no longer apply once the columns are rotated.
 _SETTLED = (
     "CF columns shifted by one stage? (strong evidence)",
     "last printed stage fits Acc of stage 2 ",
@@ -187,7 +181,7 @@ _LAST_COLUMN = "meaning of the last printed column not determined, taken as stag
 def correct_confer_table(
     table: pd.DataFrame, *, rotated: bool = True, rescaled: bool = True
 ) -> pd.DataFrame:
-    """The table with forgetting in its right columns and norm, and doubts about orders."""
+    """Put forgetting into its right columns and norm, and add doubts about orders."""
     forgetting = (table["metric"] == "CF").to_numpy(np.bool_)
     if rotated:
         _rotate(table, forgetting)
@@ -199,9 +193,9 @@ def correct_confer_table(
 
 
 def learning_accuracies(table: pd.DataFrame) -> pd.DataFrame:
-    """Accuracies of tasks right after they were learnt, from accuracy and forgetting.
+    """Compute the accuracies of tasks right after they were learnt from accuracy and forgetting.
 
-    One row per method of a block, one column per task; NaN where a number is lacking.
+    One row per method of a block, one column per task; NaN where a number is missing.
 
     Examples
     --------

@@ -1,6 +1,4 @@
-"""Arrays that probes store, one or several of each run, stage and probe; pictures that
-generators drew.
-"""
+"""Arrays stored by probes for each run and stage, such as the pictures that generators drew."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ _FORMAT = "engram-arrays-1"
 
 @dataclass(frozen=True, eq=False)
 class StoredArrays:
-    """What one probe stored of one run after one stage; `probe` is its key, ``name@version``."""
+    """Arrays of one probe, run and stage; `probe` is the probe's key, ``name@version``."""
 
     key: StageKey
     probe: str
@@ -36,14 +34,14 @@ class StoredArrays:
 
     @property
     def place(self) -> tuple[StageKey, str]:
-        """The key and the probe's name: what a later version measures anew."""
+        """Return the stage key and the probe's name, which all versions of the probe share."""
         return self.key, self.probe.rpartition("@")[0] or self.probe
 
 
 def write_arrays(
     path: str | os.PathLike[str], stored: Sequence[StoredArrays], *, alone: bool = False
 ) -> Path:
-    """Write one part file, atomically; `alone` if no results belong to it."""
+    """Write one part file atomically; `alone` if no results belong to it."""
     named = {
         f"{i}/{name}": np.ascontiguousarray(value)
         for i, one in enumerate(stored)
@@ -72,7 +70,7 @@ class ProbeArrays(PartFiles[tuple[StageKey, str], StoredArrays, tuple[Path, int,
         super().__init__(files, {one.place: one for one in memory}, marks)
 
     def renamed(self, runs: Mapping[RunName, RunName]) -> ProbeArrays:
-        """The arrays of some runs under other names: new to old."""
+        """Return the arrays of some runs under other names, given as {new: old}."""
         found, index = ProbeArrays(), {}
         places: dict[RunName, list[tuple[StageKey, str]]] = {}
         for place in self:
@@ -88,15 +86,15 @@ class ProbeArrays(PartFiles[tuple[StageKey, str], StoredArrays, tuple[Path, int,
         return found
 
     def __repr__(self) -> str:
-        return f"Arrays({len(self)} of one probe, run and stage)"
+        return f"ProbeArrays({len(self)} of one probe, run and stage)"
 
     def get(self, key: tuple[str, int, str, int], probe: str) -> dict[str, npt.NDArray[Any]]:
-        """What a probe stored of a run after a stage, by its own names; nothing if it did not."""
+        """Return the arrays of a probe by name; empty if it stored none for this stage."""
         found = self.stored(key, probe)
         return {} if found is None else dict(found.arrays)
 
     def stored(self, key: tuple[str, int, str, int], probe: str) -> StoredArrays | None:
-        """The same with the probe's key."""
+        """Return the arrays together with the probe's key; None if there are none."""
         place = StageKey(*key), probe
         if place in self._memory:
             return self._memory[place]
@@ -115,17 +113,17 @@ class ProbeArrays(PartFiles[tuple[StageKey, str], StoredArrays, tuple[Path, int,
 
 
 def stands_alone(path: Path) -> bool:
-    """Whether a part file needs no results beside it to count."""
+    """Return whether a part file counts without a results file of the same part."""
     try:
         return bool(_header(path)["alone"])
-    except RecordError:  # listed as a problem when it is read
+    except RecordError:  # reported as a problem when it is read
         return True
 
 
 def _header(path: Path) -> dict[str, Any]:
     facts = TensorFile(path, what="file of arrays").facts
     if facts.get("format") != _FORMAT:
-        raise RecordError(f"{path}: is not a file of arrays of this version")
+        raise RecordError(f"{path}: not a file of arrays of this version")
     with wrap_read_errors(path, "file of arrays"):
         places = [(stage_key(*key), str(probe)) for *key, probe in json.loads(facts["places"])]
         return {"places": places, "alone": json.loads(facts["alone"])}
@@ -138,25 +136,21 @@ def _load(path: Path, index: int, probe: str, key: StageKey) -> StoredArrays:
     return StoredArrays(key, probe, arrays)
 
 
-# ------------------------------------------------------------------------------------------------
-# What generators drew, as it is recorded.
-
-
 GENERATED_PROBE = "generated"
 
 
 class GeneratedPictures(NamedTuple):
-    """What a run's generator drew after a stage."""
+    """Samples that a run's generator drew after a stage."""
 
     recipe: str
     stage: int
     pictures: np.ndarray[Any, Any] | None  # uint8 [count, C, H, W], where samples are images
-    classes: np.ndarray[Any, Any] | None  # [count] what the run's network calls them
-    drawn: np.ndarray[Any, Any] | None  # [many] and what it calls many more samples
+    classes: np.ndarray[Any, Any] | None  # [count] the network's predictions for them
+    drawn: np.ndarray[Any, Any] | None  # [many] predictions for many more samples
 
 
 def generated_pictures(result: Result) -> list[GeneratedPictures]:
-    """The pictures of the first run of every recipe, stage after stage."""
+    """Return the samples of the first run of every recipe, stage after stage."""
     first: dict[str, tuple[int, str]] = {}
     stages = sorted(key for key, probe in result.stored if probe == GENERATED_PROBE)
     for recipe, seed, order, _ in stages:

@@ -1,4 +1,4 @@
-"""Reading records: run directories, several Results as one, accuracy matrices of other tools."""
+"""Ways to a `Result`: read run directories, combine results, import accuracies from CSV files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from engram.records.table_parts import (
 
 
 def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None) -> Result:
-    """Everything in one or several run directories; broken files are listed in `problems`.
+    """Read one or several run directories; broken files are listed in `problems`.
 
-    Runs come in the order in which they were asked for, whoever finished first. Of thousands of
-    recipes, only those with an id in `recipes` need be read.
+    Runs are in the order in which they were requested, not that in which they finished. Of many
+    recipes, those with an id in `recipes` can be selected.
 
     Examples
     --------
@@ -53,9 +53,9 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
         shown = ", ".join(str(folder.path) for folder in folders)
         if any(any((folder.path / "recipes").glob("*.yaml")) for folder in folders):
             raise RecordError(
-                f"{shown}: no task of any run is finished yet; engram resume goes on with them"
+                f"{shown}: no task of any run is finished yet; engram resume continues them"
             )
-        raise RecordError(f"{shown}: no results-*.parquet file is there; not a run directory?")
+        raise RecordError(f"{shown}: no results-*.parquet file found; not a run directory?")
     contents: dict[str, Any] = {}
     for folder in folders:
         contents |= _recipes(folder, problems, recipes)
@@ -72,7 +72,7 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
 
 
 def _find_models(folders: Sequence[RunDirectory]) -> ModelSource:
-    """A lookup of model files."""
+    """Return a lookup of model files by run."""
 
     def models(run: RunKey) -> Path | None:
         paths = (folder.checkpoint_path(*run) / MODEL_FILE for folder in folders)
@@ -84,7 +84,7 @@ def _find_models(folders: Sequence[RunDirectory]) -> ModelSource:
 def load_into_memory(
     result: Result, models: Mapping[RunKey, ModelLocation] | None = None
 ) -> Result:
-    """The same in memory, with models if they are given: no file is read any more; they may go.
+    """Load everything that the result reads lazily, so that its files may be deleted.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def _documents(
 
 
 def _find_items(folders: Sequence[RunDirectory]) -> Any:
-    """A lookup that reads an items file when it is first asked for."""
+    """Return a lookup of test items, which reads a file on first use."""
     known: dict[tuple[str, str], EvaluationItems | None] = {}
 
     def items(recipe: str, order: str) -> EvaluationItems | None:
@@ -145,7 +145,7 @@ def _find_items(folders: Sequence[RunDirectory]) -> Any:
 
 
 def combine(results: Iterable[Result]) -> Result:
-    """Several Results as one; where two hold the same run, the later Result's numbers count.
+    """Combine several results into one; of a run in two of them, the later numbers count.
 
     Examples
     --------
@@ -190,7 +190,7 @@ def combine(results: Iterable[Result]) -> Result:
 def from_csv(
     *paths: str | os.PathLike[str], label: str = "", head: str = "single", percent: bool = False
 ) -> Result:
-    r"""A Result from accuracy matrices (one row per stage, one column per task) of other tools.
+    r"""Read accuracy matrices (one row per stage, one column per task) of other tools.
 
     A line of column names and a column of row names are recognised and skipped; cells may be empty
     or missing above the diagonal. Each file is one run; its number is the seed.
@@ -200,7 +200,7 @@ def from_csv(
     label
         Name of the method; default: name of the first file.
     percent
-        The file holds percentages. Numbers above 1 are refused without it.
+        Whether the file holds percentages. Without it, numbers above 1 raise an error.
 
     Examples
     --------
@@ -225,7 +225,7 @@ def from_csv(
 
 
 def _matrix(path: str | os.PathLike[str], percent: bool) -> npt.NDArray[np.float64]:
-    """[stage, task] of one CSV file, NaN for cells that are not there."""
+    """Read one CSV file as [stage, task], with NaN for missing cells."""
     import csv
 
     from engram.io import read_text
@@ -242,7 +242,7 @@ def _matrix(path: str | os.PathLike[str], percent: bool) -> npt.NDArray[np.float
         cells = [row[1:] for row in cells]
     found = [cell for row in cells for cell in row]
     if not found or any(isinstance(cell, str) for cell in found):
-        raise RecordError(f"{path}: is not a table of accuracies, one row per stage")
+        raise RecordError(f"{path}: not a table of accuracies, one row per stage")
     matrix = np.full((len(cells), max(map(len, cells))), np.nan)
     for stage, row in enumerate(cells):
         matrix[stage, : len(row)] = row

@@ -1,4 +1,4 @@
-"""Numbers computed anew from stored predictions, without training."""
+"""Numbers recomputed from stored predictions, without training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REPLACED = (*head_views.FIGURES, *LABEL_VIEWS, "class_accuracy", "predicted")
 
 
 def recompute(result: Result, *, score: str | None, average: str, threshold: float) -> Result:
-    """See `Result.recompute`. Uses scores or labels where kept, else the counts per class."""
+    """Implement `Result.recompute` from scores or labels where kept, else from class counts."""
     import pandas as pd
 
     check_choice("average", average, ["micro", "macro"])
@@ -49,13 +49,13 @@ def recompute(result: Result, *, score: str | None, average: str, threshold: flo
 
 
 def _check_threshold(result: Result, threshold: Any) -> None:
-    """Refuse what is no number, and a threshold where labels are chosen without one."""
+    """Raise if the threshold is no number, or given where predictions use none."""
     plain = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
     if not plain or not np.isfinite(threshold):
         raise bad("threshold", "a finite number", threshold)
     known = [result.items(run.recipe, run.order) for run in result.runs]
     if threshold and not any(items is not None and items.multilabel for items in known):
-        raise bad("threshold", "0, because no run is over rows with sets of labels", threshold)
+        raise bad("threshold", "0, because no run has label sets", threshold)
 
 
 def _from_predictions(
@@ -73,14 +73,16 @@ def _from_predictions(
             continue
         found, counts = Rows(runs=1), make_counts([items], stage)
         for head in items.heads:
-            said = one.predicted(items, head=head, threshold=threshold)[None]
-            add_predicted(found, said, counts, stage=stage, head=head, average=average, score=score)
+            predicted = one.predicted(items, head=head, threshold=threshold)[None]
+            add_predicted(
+                found, predicted, counts, stage=stage, head=head, average=average, score=score
+            )
         rows.add_stage(found, stage=stage)
     return True
 
 
 def _refuse_label_sets(result: Result, numbers: list[int], score: str | None) -> None:
-    """Counts per class give accuracies only."""
+    """Raise for label sets, since counts per class give accuracies only."""
     frame = result._frame
     sets = run_arrays.end_of_stage_rows(frame, "jaccard") & np.isin(result._arranged.run, numbers)
     if sets.any() or score in head_views.SET_SCORES:
@@ -89,7 +91,7 @@ def _refuse_label_sets(result: Result, numbers: list[int], score: str | None) ->
 
 
 def _from_counts(result: Result, mine: Any, average: str) -> list[pd.DataFrame]:
-    """Accuracy rows from accuracy and number of items per class; exact, hits are whole numbers."""
+    """Make accuracy rows from class accuracies and counts; exact, since hits are whole numbers."""
     frame, run = result._frame, result._arranged.run
     wanted = run_arrays.end_of_stage_rows(frame, "class_accuracy") & mine
     counted = run_arrays.end_of_stage_rows(frame, "class_count") & mine
@@ -115,12 +117,12 @@ def _from_counts(result: Result, mine: Any, average: str) -> list[pd.DataFrame]:
 def find_prediction(
     result: Result, run: RunKey | int, stage: int | None
 ) -> tuple[int, EvaluationItems, Prediction]:
-    """Stage, items and prediction of a run, or an error that says what was not kept."""
+    """Find stage, items and prediction of a run; the error says what was not kept."""
     number = result.number_of(run)
     run = result.runs[number]
     stages = result.stages[run]
     if not stages:
-        raise RecordError(f"{run}: was never evaluated")
+        raise RecordError(f"{run}: never evaluated")
     if stage is not None and not 0 <= stage < (most := int(result.tasks[number])):
         raise bad("stage", f"a number from 0 to {most - 1}", stage)
     k = stages[-1] if stage is None else stage
@@ -133,10 +135,10 @@ def find_prediction(
 def find_final_prediction(
     result: Result, number: int, stage: int | None
 ) -> tuple[int, EvaluationItems, Prediction] | None:  # fmt: skip
-    """As `find_prediction`, after the last stage of the run's stream by default; None for a run
+    """Find as `find_prediction`, by default after the last stage of the stream; None for a run
     without it.
 
-    Runs that are not finished, or diverged, enter no mean.
+    Runs that are unfinished or diverged are excluded from means.
     """
     tasks = int(result.tasks[number])
     k = tasks - 1 if stage is None else stage + tasks * (stage < 0)
@@ -152,13 +154,13 @@ def find_final_prediction(
 def confusion(
     result: Result, run: RunKey | int, *, stage: int | None, head: str | None
 ) -> pd.DataFrame:
-    """Counts of true by predicted class of one run, classes in order of introduction."""
+    """Count true by predicted class of one run, classes in order of introduction."""
     import pandas as pd
 
     k, items, kept = find_prediction(result, run, stage)
     number = result.number_of(run)
-    said = kept.predicted(items, head=head or result.heads[number])
-    counts = head_views.confusion(said, items, stage=k)
+    predicted = kept.predicted(items, head=head or result.heads[number])
+    counts = head_views.confusion(predicted, items, stage=k)
     opened = np.flatnonzero(items.opening <= k)
     names = [items.names[c] for c in opened]
     return pd.DataFrame(
@@ -168,7 +170,7 @@ def confusion(
 
 
 def calibration(result: Result, *, stage: int | None, bins: int) -> Floats:
-    """[run] expected calibration error."""
+    """Compute the expected calibration error of every run, [run]."""
     values = []
     for number, (run, head) in enumerate(zip(result.runs, result.heads, strict=True)):
         found = find_final_prediction(result, number, stage)

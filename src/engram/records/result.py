@@ -1,5 +1,6 @@
-"""Result: what came out of one or many runs, ready for metrics, tables and plots; its curves,
-groups, refinement, HTML and how it is saved.
+"""`Result`: the records of one or many runs, with metrics, tables and plots.
+
+The functions below it compute curves, group accuracy, label refinement and the HTML view.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Result(RunTable):
-    """The long table of some runs, with their recipes and, where kept, their predictions.
+    """Results of some runs: the long table, recipes and, where kept, predictions.
 
     Parameters
     ----------
@@ -47,17 +48,17 @@ class Result(RunTable):
     recipes
         Recipe id -> nested plain dict; ``stream.head`` names the stream's own head view.
     predictions, items
-        Stored predictions, and the test items they speak about by (recipe, order).
+        Stored predictions, and a lookup of their test items by (recipe, order).
     arrays
-        What probes stored.
+        Arrays stored by probes.
     problems, ledger, environment
-        Files that could not be read, the access ledger, the facts about software and device.
+        Files that could not be read, the access ledger, facts about software and device.
     head
-        Head view of `matrix` for all runs instead of each stream's own.
+        Head view of `matrix` for all runs in place of each stream's own.
     arranged
-        The runs of the table, where they are known already.
+        The runs of the table, if already known.
     models
-        What a run has left to go on from, asked for by its key; see `model`.
+        Lookup of the model that a run has kept, by its key; see `model`.
 
     Examples
     --------
@@ -78,15 +79,13 @@ class Result(RunTable):
         return describe_result(self)
 
     def _repr_html_(self) -> str:
-        pass  # import of a sibling
-
         return render_html(self)
 
     def metric(self, name: str, *, stage: int | None = None, **options: Any) -> Floats:
-        """A metric of every run, [run]; names and options as in `engram.metrics`.
+        """Compute a metric of every run, [run]; names and options as in `engram.metrics`.
 
         ``f1_score``, ``top_k_accuracy``: from stored predictions. Runs over label sets have
-        ``[learning_]precision_weighted_jaccard`` in place of accuracies. NaN for runs judged
+        ``[learning_]precision_weighted_jaccard`` in place of accuracies. NaN for runs scored
         otherwise or short of the stage (default: the last), and for ``forward_transfer`` where
         classes are new and all seen compete. A `reference` of ``intransigence`` may be a Result:
         run by run of the same seed and order, or its mean over seeds that differ (with a warning).
@@ -96,21 +95,19 @@ class Result(RunTable):
         return compute_metric(self, name, stage=stage, **options)
 
     def curve(self, name: str, **options: Any) -> Floats:
-        """A matrix metric after every stage, [run, stage]."""
+        """Compute a matrix metric after every stage, [run, stage]."""
         stages = range(self.matrix.shape[1])
         return np.stack([self.metric(name, stage=k, **options) for k in stages], axis=-1)
 
     def curves(self) -> pd.DataFrame:
-        """After every stage: the score over all tasks so far, that of the task just learnt, views.
+        """Tabulate scores after every stage: over all tasks so far, and of the task just learnt.
 
         One line per label, metric and stage: mean, standard deviation and number of runs.
         """
-        pass  # import of a sibling
-
         return curves(self)
 
     def plot(self, name: str = "stages", *, head: str | None = None) -> Any:
-        """A figure of the report (plotly), which notebooks show by themselves.
+        """Draw a figure of the report (plotly), which notebooks display.
 
         Parameters
         ----------
@@ -123,13 +120,13 @@ class Result(RunTable):
         """
         from importlib import import_module
 
-        # Drawn a layer above: records themselves need no plotly.
+        # imported here because reports build on records, which need no plotly
         return import_module("engram.report.result_plot").plot(self, name, head=head)
 
     # -- tables ------------------------------------------------------------------------------
 
     def summary(self, *, definition: str = "max", stage: int | None = None) -> pd.DataFrame:
-        """Mean and standard deviation over runs of the main metrics, one line per label.
+        """Tabulate mean and standard deviation over runs of the main metrics, one line per label.
 
         Parameters
         ----------
@@ -143,13 +140,13 @@ class Result(RunTable):
     compare = compare_methods
 
     def cost(self) -> pd.DataFrame:
-        """Time, steps, parameters and memory of a run, mean over runs, one line per label."""
+        """Tabulate time, steps, parameters and memory: mean over runs, one line per label."""
         from engram.records.summary import cost_table
 
         return cost_table(self)
 
     def probes(self) -> pd.DataFrame:
-        """What probes measured: mean and standard deviation over runs by label, metric and stage.
+        """Tabulate probe metrics: mean and standard deviation over runs by label, metric and stage.
 
         A metric with numbers by task, class or head view has one line for each of them.
         """
@@ -158,13 +155,13 @@ class Result(RunTable):
         return probe_table(self)
 
     def sets(self, run: RunKey | int = 0, stage: int = 0) -> ItemSets:
-        """Test items of one run: inside, forgotten or outside after a stage (see `ItemSets`)."""
+        """Split the test items of one run into inside, forgotten and outside (see `ItemSets`)."""
         from engram.records.novelty_records import item_sets
 
         return item_sets(self, run, stage)
 
     def novelty(self) -> pd.DataFrame:
-        """How well detectors separate familiar items from novel and forgotten ones.
+        """Tabulate how well detectors separate familiar items from novel and forgotten ones.
 
         One line per label, detector, stage and metric: mean and standard deviation over runs.
         """
@@ -173,7 +170,7 @@ class Result(RunTable):
         return novelty_table(self)
 
     def false_alarms(self, rate: float = 0.05) -> pd.DataFrame:
-        """How often detectors flag inside items as novel, at a threshold for a given rate.
+        """Tabulate how often detectors flag inside items, at a threshold for a given rate.
 
         One line per label, detector, stage and task, mean over runs: with the threshold ``frozen``
         after the task's own stage, and ``renewed`` after every stage on the newest task's
@@ -184,7 +181,7 @@ class Result(RunTable):
         return false_alarms(self, rate)
 
     def tuned(self) -> pd.DataFrame:
-        """What was chosen for detectors that were tuned (`engram.novelty.Tuned`).
+        """Tabulate the options chosen for tuned detectors (`engram.novelty.Tuned`).
 
         One line per run, detector and option: its value, and the area under the ROC curve of that
         choice on validation rows of the first task against the outside set.
@@ -194,13 +191,13 @@ class Result(RunTable):
         return tuning_table(self)
 
     def class_accuracy(self, *, stage: int | None = None) -> pd.DataFrame:
-        """Accuracy of each class (columns: class ids) of each run after a stage (default: last)."""
+        """Tabulate the accuracy of each class (columns: ids) after a stage (default: the last)."""
         from engram.records.summary import class_accuracy
 
         return class_accuracy(self, stage=stage)
 
     def group_accuracy(self, *, by: str, stage: int | None = None) -> pd.DataFrame:
-        """Accuracy on the test rows of each group, [run, group], from stored predictions.
+        """Compute the accuracy on each group of test rows, [run, group], from stored predictions.
 
         Parameters
         ----------
@@ -210,13 +207,11 @@ class Result(RunTable):
             After which stage (default: the last of each run's stream; runs without it have no
             numbers); over the tasks met until then.
         """
-        pass  # import of a sibling
-
         return group_accuracy(self, by=by, stage=stage)
 
     @cached_property
     def class_names(self) -> dict[int, str]:
-        """Name of each class id, as far as the records tell."""
+        """Return the name of each class id, where recorded."""
         from engram.records.summary import class_names
 
         return class_names(self)
@@ -224,7 +219,7 @@ class Result(RunTable):
     def recompute(
         self, *, score: str | None = None, average: str = "micro", threshold: float = 0.0
     ) -> Result:
-        """The same runs with accuracies recomputed from stored predictions, without training.
+        """Recompute the accuracies of the runs from stored predictions, without training.
 
         Parameters
         ----------
@@ -243,36 +238,33 @@ class Result(RunTable):
     def confusion(
         self, run: RunKey | int = 0, *, stage: int | None = None, head: str | None = None
     ) -> pd.DataFrame:
-        """Counts of true (rows) by predicted class (columns) of one run."""
+        """Count true (rows) by predicted classes (columns) of one run."""
         from engram.records.recompute import confusion
 
         return confusion(self, run, stage=stage, head=head)
 
     def label_confusion(self, run: RunKey | int = 0, *, stage: int | None = None) -> LabelConfusion:
-        """Of one run over label sets, shares of each true label's images by label, and the truth.
+        """Compute the share of each true label's images by predicted label, for one run.
 
-        Labels stand in order of introduction; an image counts once in the row of each of its
-        labels, so rows do not sum to 1. `truth` is what a run without mistakes would have.
+        For runs with label sets. Labels are in order of introduction; an image counts in the row of
+        each of its labels, so rows do not sum to 1. `truth` has the shares without mistakes.
         """
-        pass  # import of a sibling
-
         return label_confusion(self, run, stage=stage)
 
     def refinement(self, *, stage: int | None = None) -> pd.DataFrame:
-        """How labels were refined: one line per label, superclass and subclass, mean over runs.
+        """Tabulate how superclasses were refined into subclasses, mean over runs.
 
-        ``superclass_kept`` is the share of the superclass's other images that are still said to
-        have it, ``superclass_applied`` that of the subclass's images; ``subclass_found`` the share
-        of the subclass's images that are said to have it, ``subclass_spread`` that of its siblings.
+        One line per label, superclass and subclass. ``superclass_kept`` is the share of the
+        superclass's other images still predicted to have it, ``superclass_applied`` that of the
+        subclass's images; ``subclass_found`` is the share of the subclass's images predicted to
+        have the subclass, ``subclass_spread`` that of its siblings.
         """
-        pass  # import of a sibling
-
         return refinement(self, stage=stage)
 
     def calibration(self, *, stage: int | None = None, bins: int = 15) -> Floats:
-        """[run] expected calibration error after a stage (default: last), from stored scores.
+        """Compute the expected calibration error after a stage (default: the last), [run].
 
-        NaN for runs without that stage.
+        From stored scores; NaN for runs without that stage.
         """
         from engram.records.recompute import calibration
 
@@ -282,18 +274,18 @@ class Result(RunTable):
         self, label: str | None = None, seed: int | None = None, *, order: str | None = None,
         device: str = "auto", model: Any = None, method: Any = None, trust: bool = False,
     ) -> Learner:  # fmt: skip
-        """The trained model of one run: a `Learner` that predicts and can keep learning.
+        """Load the trained model of one run: a `Learner` that predicts and can keep learning.
 
         Parameters
         ----------
         label, seed, order
-            Which run. A label is needed where there are several; of several seeds, the first.
+            Which run. A label is needed if there are several; the default seed is the first.
         device
-            Where it predicts and learns.
+            Device on which it predicts and learns.
         model, method
-            Your own network or method, where the run has been read from a directory.
+            Your own network or method, if the run was read from a directory.
         trust
-            Whether own methods of a directory, ``module:Class``, may be imported.
+            Whether custom methods that the directory names as ``module:Class`` may be imported.
 
         Examples
         --------
@@ -310,18 +302,15 @@ class Result(RunTable):
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything into a run directory, which `engram.read` can load."""
-        pass  # import of a sibling
-
+        """Write everything into a run directory, which `engram.read` loads."""
         save(self, path)
 
 
-# ------------------------------------------------------------------------------------------------
-# Scores stage by stage: over all tasks so far, of the newest task, and views of label sets.
+# Scores after every stage.
 
 
 def curves(result: Result) -> pd.DataFrame:
-    """Mean, deviation and number of runs after every stage, by label, metric and stage."""
+    """Implement `Result.curves`."""
     import pandas as pd
 
     names = [
@@ -343,12 +332,11 @@ def curves(result: Result) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=pd.Index(columns))
 
 
-# ------------------------------------------------------------------------------------------------
-# Accuracy on groups of test rows, told apart by an attribute of the data.
+# Accuracy on groups of test rows, given by an attribute of the data.
 
 
 def group_accuracy(result: Result, *, by: str, stage: int | None) -> pd.DataFrame:
-    """See `Result.group_accuracy`."""
+    """Implement `Result.group_accuracy`."""
     import pandas as pd
 
     lines: list[dict[str, float]] = []
@@ -360,7 +348,7 @@ def group_accuracy(result: Result, *, by: str, stage: int | None) -> pd.DataFram
             continue
         k, items, kept = found
         if items.multilabel:
-            raise RecordError(f"{run}: has sets of labels; groups are told by accuracy alone")
+            raise RecordError(f"{run}: has label sets; group_accuracy needs one label per item")
         met = items.task <= k
         right = np.asarray(head_views.mark_hits(kept.predicted(items, head=head), items).any(-1))
         groups = items_by_group(items, by)
@@ -376,7 +364,7 @@ def group_accuracy(result: Result, *, by: str, stage: int | None) -> pd.DataFram
 
 
 def items_by_group(items: EvaluationItems, by: str) -> dict[str, Bools]:
-    """The items [n] of each group that occurs, by its name.
+    """Mark the items [n] of each group that occurs, by its name.
 
     Examples
     --------
@@ -395,7 +383,7 @@ def items_by_group(items: EvaluationItems, by: str) -> dict[str, Bools]:
     """
     if by not in items.attributes:
         if not items.attributes:
-            raise bad("by", "an attribute of the data, which has none in these records", by)
+            raise bad("by", "an attribute of the data, but none was recorded", by)
         raise unknown("by", by, items.attributes)
     values, names = items.attributes[by], items.attribute_names.get(by, ())
     return {
@@ -404,15 +392,14 @@ def items_by_group(items: EvaluationItems, by: str) -> dict[str, Bools]:
     }
 
 
-# ------------------------------------------------------------------------------------------------
-# A Result as notebooks show it: one line per method, and what went wrong.
+# The view in notebooks.
 
 
 MOST_LABELS = 50  # lines of the table
 
 
 def render_html(result: Result) -> str:
-    """The summary of a result in HTML."""
+    """Render the summary of a result in HTML."""
     if not result.runs:
         return join_blocks("<p>Result: no runs</p>")
     numbers, names = result.summary(), summary_names(result)
@@ -437,15 +424,14 @@ def render_html(result: Result) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# How labels were refined: superclasses and subclasses pair by pair, and who is taken for whom.
+# Refinement and confusion of label sets.
 
 
 PAIR_SHARES = ["superclass_kept", "superclass_applied", "subclass_found", "subclass_spread"]
 
 
 def refinement(result: Result, *, stage: int | None) -> pd.DataFrame:
-    """Mean over the runs of a label, one line per label, superclass and subclass."""
+    """Implement `Result.refinement`."""
     import pandas as pd
 
     rows = []
@@ -454,11 +440,11 @@ def refinement(result: Result, *, stage: int | None) -> pd.DataFrame:
         if found is None:
             continue
         k, items, kept = found
-        said = kept.predicted(items, head="single") if items.multilabel else None
-        if said is None or find_label_tree(items) is None:
-            what = "refinement is a matter of streams whose labels form a tree (hierarchical, iirc)"
-            raise RecordError(f"{label}: its labels form no tree; {what}")
-        for (above, sub), values in refinement_pairs(said, items, stage=k).items():
+        predicted = kept.predicted(items, head="single") if items.multilabel else None
+        if predicted is None or find_label_tree(items) is None:
+            what = "refinement needs a stream whose labels form a tree (hierarchical, iirc)"
+            raise RecordError(f"{label}: the labels form no tree; {what}")
+        for (above, sub), values in refinement_pairs(predicted, items, stage=k).items():
             names = (items.names[above], items.names[sub])
             rows.append((label, *(name.split("/", 1)[1] for name in names), *values))
     keys = ["label", "superclass", "subclass"]
@@ -467,22 +453,22 @@ def refinement(result: Result, *, stage: int | None) -> pd.DataFrame:
 
 
 class LabelConfusion(NamedTuple):
-    """Shares of the images of a true label (row) that have, or are said to have, another."""
+    """Shares of the images of a true label (row) predicted to have, or having, another."""
 
     predicted: pd.DataFrame
     truth: pd.DataFrame
 
 
 def label_confusion(result: Result, run: RunKey | int, *, stage: int | None) -> LabelConfusion:
-    """See `Result.label_confusion`."""
+    """Implement `Result.label_confusion`."""
     import pandas as pd
 
     from engram import metrics
 
     k, items, kept = find_prediction(result, run, stage)
     if not items.multilabel:
-        raise RecordError(f"{kept.key}: its rows carry one label each; use result.confusion")
-    truth, said = distinct_rows(kept.predicted(items, head="single"), items, k)
+        raise RecordError(f"{kept.key}: one label per item; use result.confusion")
+    truth, predicted = distinct_rows(kept.predicted(items, head="single"), items, k)
     opened = np.flatnonzero(items.opening <= k)
     names = [items.names[c] for c in opened]
 
@@ -490,15 +476,11 @@ def label_confusion(result: Result, run: RunKey | int, *, stage: int | None) -> 
         shares = metrics.confusion(truth, labels, order=opened.tolist())
         return pd.DataFrame(shares, index=pd.Index(names, name="true"), columns=pd.Index(names))
 
-    return LabelConfusion(table(said), table(truth))
-
-
-# ------------------------------------------------------------------------------------------------
-# Writing a Result into a run directory.
+    return LabelConfusion(table(predicted), table(truth))
 
 
 def save(result: Result, path: str | os.PathLike[str]) -> None:
-    """See `Result.save`."""
+    """Implement `Result.save`."""
     folder = RunDirectory(path)
     for recipe, content in result.recipes.items():
         folder.write_recipe(recipe, content)

@@ -1,4 +1,4 @@
-"""From the long table to arrays: which runs there are, and their matrices."""
+"""Arrays of the long table: its runs, and their matrices [run, stage, task]."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engram.records.long_table import COLUMNS, TEXT_COLUMNS, from_frame, to_fram
 if TYPE_CHECKING:
     import pandas as pd
 
-SPARSE, MOST_CELLS = 4000, 1_000_000  # cells of a run's matrix for each row, and besides
+SPARSE, MOST_CELLS = 4000, 1_000_000  # cells of a matrix allowed per row, and in any case
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -29,16 +29,16 @@ class RunKey(NamedTuple):
 
 
 class RunArrangement(NamedTuple):
-    """The runs of a long table and where its rows belong."""
+    """The runs of a long table, and the run of each row."""
 
     runs: list[RunKey]
-    labels: list[str]  # one per run, different recipes told apart
+    labels: list[str]  # one per run, made distinct for different recipes
     written: list[str]  # one per run, as in the table
-    run: Ints  # [rows] number of the run
+    run: Ints  # [rows] index into the runs
 
 
 def tidy_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with exactly the columns of the long table, text as categories."""
+    """Return the frame with exactly the columns of the long table, text as categories."""
     right = list(frame.columns) == list(COLUMNS) and all(
         str(frame[name].dtype) == "category" for name in TEXT_COLUMNS
     )
@@ -53,7 +53,7 @@ def arrange_runs(frame: pd.DataFrame) -> RunArrangement:
     place, _ = pd.factorize(frame["recipe"].cat.codes.to_numpy())
     seed = frame["seed"].to_numpy().astype(np.int64)
     low, span = int(seed.min(initial=0)), int(np.ptp(seed)) + 1 if len(seed) else 1
-    # Rank of an order by its text, so that runs are numbered alike whoever wrote them first.
+    # Rank orders by their text, so that the numbering does not depend on who wrote first.
     rank = np.argsort(np.argsort(np.asarray(order.categories, dtype=object)))
     orders = rank[order.codes.to_numpy()] if len(frame) else np.empty(0, np.int64)
     key = (place.astype(np.int64) * max(len(rank), 1) + orders) * span + (seed - low)
@@ -75,20 +75,20 @@ def arrange_runs(frame: pd.DataFrame) -> RunArrangement:
 def sort_by_run(
     frame: pd.DataFrame, arranged: RunArrangement, recipes: Iterable[str]
 ) -> pd.DataFrame:
-    """The rows run by run: those of `recipes` first, in that order, then others as they appear."""
+    """Sort rows by run: those of `recipes` first, in that order, then others as they appear."""
     every = dict.fromkeys([*recipes, *(run.recipe for run in arranged.runs)])
     place = {recipe: i for i, recipe in enumerate(every)}
     rank = np.array([place[run.recipe] for run in arranged.runs], np.int64)
     number = np.empty(len(rank), np.int64)
     number[np.argsort(rank, kind="stable")] = np.arange(len(rank))
     row = number[arranged.run]
-    if (row[1:] >= row[:-1]).all():  # as it is after runs that trained alone
+    if (row[1:] >= row[:-1]).all():  # usual after runs that trained alone
         return frame
     return frame.iloc[np.argsort(row, kind="stable")].reset_index(drop=True)
 
 
 def _make_labels_distinct(labels: list[str], runs: list[RunKey]) -> list[str]:
-    """Labels that two recipes share get the recipe id added."""
+    """Append the recipe id to labels that two recipes share."""
     recipes: dict[str, set[str]] = {}
     for label, run in zip(labels, runs, strict=True):
         recipes.setdefault(label, set()).add(run.recipe)
@@ -99,14 +99,14 @@ def _make_labels_distinct(labels: list[str], runs: list[RunKey]) -> list[str]:
 
 
 def end_of_stage_rows(frame: pd.DataFrame, metric: str) -> npt.NDArray[np.bool_]:
-    """[rows] end-of-stage rows of a metric."""
+    """Mark the end-of-stage rows of a metric, [rows]."""
     code = category_code(frame, "metric", metric)
     wanted = frame["metric"].cat.codes.to_numpy() == code
     return np.asarray(wanted & (frame["step"].to_numpy() == -1) & (code >= 0))
 
 
 def category_code(frame: pd.DataFrame, column: str, word: str) -> int:
-    """Category number of a word, -1 if the column never holds it."""
+    """Return the category code of a word, -1 if the column never holds it."""
     categories = list(frame[column].cat.categories)
     return categories.index(word) if word in categories else -1
 
@@ -114,7 +114,7 @@ def category_code(frame: pd.DataFrame, column: str, word: str) -> int:
 def own_rows(
     frame: pd.DataFrame, arranged: RunArrangement, metric: str, heads: list[str]
 ) -> npt.NDArray[np.bool_]:
-    """[rows] end-of-stage rows of a metric in the head view that belongs to each run."""
+    """Mark the end-of-stage rows of a metric in the head view of each run, [rows]."""
     wanted = end_of_stage_rows(frame, metric)
     known = {head: category_code(frame, "head", head) for head in set(heads)}
     code = np.array([known[head] for head in heads], np.int64)
@@ -124,7 +124,7 @@ def own_rows(
 
 
 def score_rows(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """[rows] end-of-stage rows that say how well a task is known, by whatever figure."""
+    """Mark the end-of-stage rows with the score of a task, whatever the figure, [rows]."""
     known = [
         end_of_stage_rows(frame, name)
         for name in FIGURES
@@ -135,7 +135,7 @@ def score_rows(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def run_figures(frame: pd.DataFrame, arranged: RunArrangement) -> list[str]:
-    """What each run is judged by: the name of its rows per task."""
+    """Return the figure of each run: the metric of its rows per task."""
     found = [FIGURES[0]] * len(arranged.runs)
     for name in SET_SCORES:
         if category_code(frame, "metric", name) >= 0:
@@ -148,7 +148,7 @@ def run_figures(frame: pd.DataFrame, arranged: RunArrangement) -> list[str]:
 def score_cube(
     frame: pd.DataFrame, arranged: RunArrangement, figures: list[str], heads: list[str]
 ) -> Floats:
-    """[run, stage, task] values of each run's figure, NaN where there is none."""
+    """Collect the values of each run's figure, [run, stage, task], NaN where there is none."""
     wanted = np.zeros(len(frame), np.bool_)
     for name in set(figures):
         mine = np.array([figure == name for figure in figures], np.bool_)
@@ -165,7 +165,7 @@ def score_cube(
 
 
 def _refuse_sparse(arranged: RunArrangement, run: Ints, stage: Ints, task: Ints) -> None:
-    """Complain of stages far beyond what a run has rows for, before there is a matrix of them."""
+    """Raise for stages far beyond what a run has rows for, before a matrix is allocated."""
     rows = np.bincount(run, minlength=len(arranged.runs))
     reach = np.zeros(len(arranged.runs), np.int64)
     np.maximum.at(reach, run, np.maximum(stage, task) + 1)
@@ -179,13 +179,13 @@ def _refuse_sparse(arranged: RunArrangement, run: Ints, stage: Ints, task: Ints)
 
 
 def below_diagonal(matrix: Floats) -> Floats:
-    """The matrix with NaN for tasks that a stage has not reached."""
+    """Return the matrix with NaN for tasks that a stage has not reached."""
     future = np.triu(np.ones(matrix.shape[-2:], np.bool_), 1)
     return np.where(future, np.nan, matrix)
 
 
 def task_counts(frame: pd.DataFrame, arranged: RunArrangement) -> Ints:
-    """[run] number of tasks of each run's stream, from its rows per task."""
+    """Count the tasks of each run's stream from its rows per task, [run]."""
     wanted = score_rows(frame)
     counts = np.zeros(len(arranged.runs), np.int64)
     task = frame["task"].to_numpy()[wanted].astype(np.int64)
@@ -194,7 +194,7 @@ def task_counts(frame: pd.DataFrame, arranged: RunArrangement) -> Ints:
 
 
 def list_stages(frame: pd.DataFrame, arranged: RunArrangement) -> dict[RunKey, list[int]]:
-    """The stages after which each run was evaluated, ascending."""
+    """List the stages after which each run was evaluated, ascending."""
     rows = score_rows(frame)
     stage = frame["stage"].to_numpy()[rows].astype(np.int64)
     span = int(stage.max(initial=0)) + 1
@@ -205,7 +205,7 @@ def list_stages(frame: pd.DataFrame, arranged: RunArrangement) -> dict[RunKey, l
 
 
 def reduce_stages(frame: pd.DataFrame, arranged: RunArrangement, metric: str, how: str) -> Floats:
-    """[run] ``sum`` or ``max`` of an end-of-stage metric over stages, NaN where there is none."""
+    """Reduce an end-of-stage metric over stages by ``sum`` or ``max``, [run]; NaN without rows."""
     wanted = end_of_stage_rows(frame, metric)
     values: Any = frame["value"].to_numpy()[wanted]
     run = arranged.run[wanted]
@@ -216,7 +216,7 @@ def reduce_stages(frame: pd.DataFrame, arranged: RunArrangement, metric: str, ho
 
 
 def list_finished_stages(frame: pd.DataFrame) -> dict[tuple[str, int, str], set[int]]:
-    """Stages with end-of-stage rows in a long table, per (recipe, seed, order).
+    """List the stages with end-of-stage rows in a long table, per (recipe, seed, order).
 
     Examples
     --------

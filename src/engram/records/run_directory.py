@@ -1,5 +1,6 @@
-"""A run directory: append-only, crash-safe, written by many processes at once; its recipes,
-parts, file names and finished stages.
+"""`RunDirectory`: append-only, crash-safe files of runs, written by many processes at once.
+
+Besides: file names, the index of finished stages, the list of recipes and the recipe files.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from engram.records.tombstones import MARK_PREFIX, Tombstones, write_mark
 
 
 class RunDirectory:
-    """One directory of records; see `append` for what a writer does and `engram.read` for readers.
+    """One directory of records: written by `append`, read by `engram.read`.
 
     Parameters
     ----------
@@ -85,18 +86,18 @@ class RunDirectory:
     # -- writing -----------------------------------------------------------------------------
 
     def write_recipe(self, recipe: str, content: Mapping[str, Any]) -> Path:
-        """Keep the recipe as a nested plain dict; another one under the same id is refused."""
+        """Write a recipe as a nested plain dict; raises if the id belongs to another recipe."""
         return write_recipe(self._recipe_path(recipe), content)
 
     def _recipe_path(self, recipe: str) -> Path:
         return self.path / "recipes" / f"{recipe}.yaml"
 
     def list_recipes(self, recipes: Iterable[str]) -> None:
-        """Note the order in which recipes were asked for, in which their numbers are shown."""
+        """Record the order in which recipes were requested, in which their numbers are shown."""
         add_to_recipe_list(self.path, recipes)
 
     def write_items(self, recipe: str, order: str, items: EvaluationItems) -> Path:
-        """Keep the test items of a recipe under an order, once, unless the file is damaged."""
+        """Write the test items of a recipe under an order, unless an intact file exists."""
         path = self.items_path(recipe, order)
         with suppress(RecordError):
             if path.exists() and read_items(path):
@@ -113,9 +114,9 @@ class RunDirectory:
         probes: Any = None,
         arrays: Sequence[StoredArrays] = (),
     ) -> str:
-        """Add one part; when this returns, it is on disk. Rows must cover whole stages.
+        """Add one part, which is on disk when this returns. Rows must cover whole stages.
 
-        The results file comes last: a stage counts as finished only when all else is there.
+        The results file is written last: a stage counts as finished only when all else is there.
 
         Returns
         -------
@@ -128,13 +129,13 @@ class RunDirectory:
         part = new_part()
         if kept:
             write_predictions(self.path / f"predictions-{part}.safetensors", kept)
-        alone = {} if rows else {"alone": True}  # no results will complete this part
+        alone = {} if rows else {"alone": True}  # no results file will complete this part
         if ledger is not None:
             whole = ledger if isinstance(ledger, Mapping) else {"entries": ledger}
             write_json(self.path / f"ledger-{part}.json", {**whole, **alone})
-        if probes is not None:  # which probes have measured which stages
+        if probes is not None:  # the probes that have measured each stage
             write_json(self.path / f"probes-{part}.json", {"runs": probes, **alone})
-        if arrays:  # what probes store
+        if arrays:
             path = self.path / f"{ARRAYS}{part}.safetensors"
             write_arrays(path, arrays, alone=not rows)
         if environment is not None:
@@ -147,17 +148,17 @@ class RunDirectory:
         return part
 
     def merge_if_many(self) -> None:
-        """Merge results files where there are so many that reading them takes long."""
+        """Merge results files if there are so many that reading them is slow."""
         merge_parts(self.path, least=MANY_FILES)
 
     def write_environment(self, facts: Any, part: str = "") -> str:
-        """Keep facts about software and device, of a part that may have some; its id."""
+        """Write facts about software and device, for a part if given, and return the part id."""
         part = part or new_part()
         write_json(self.path / f"environment-{part}.json", facts)
         return part
 
     def check_there(self) -> None:
-        """Complain if the directory was deleted since it was opened, or made anew by others."""
+        """Raise if the directory was deleted or replaced since it was opened."""
         if _directory_identity(self.path) != self._place:
             raise DiskError(FileNotFoundError(errno.ENOENT, "gone"), self.path)
 
@@ -167,30 +168,30 @@ class RunDirectory:
             remove_leftovers(folder)
 
     def compact(self) -> int:
-        """Merge the results parts written so far into one, so that reading is fast; number merged.
+        """Merge the results parts written so far into one, for fast reading; returns how many.
 
-        Safe beside other writers and readers, and if interrupted: a number counts once. What was
-        merged is removed by a later call. `append` merges by itself where there are many.
+        Safe beside other writers and readers, and if interrupted: a number counts once. The merged
+        parts are removed by a later call. `append` merges by itself if there are many.
         """
         return merge_parts(self.path)
 
     def supersede(self, runs: Iterable[tuple[str, int, str]]) -> int:
-        """Let what is recorded of some runs count no more, so that they are run anew; how many.
+        """Mark the records of some runs as superseded, so that they run again; returns how many.
 
-        Nothing is deleted: rows and predictions stay in their files, checkpoints move aside.
+        Nothing is deleted: rows and predictions stay in their files, checkpoints are renamed.
         """
         recorded = self.finished_runs()
         chosen = [run for run in dict.fromkeys(runs) if run in recorded]
         if not chosen:
             return 0
         part = new_part()
-        for run in chosen:  # first: a run without its checkpoint begins again at worst
+        for run in chosen:  # first: at worst, a run without its checkpoint starts over
             path = self.checkpoint_path(*run)
             if path.is_dir():
                 aside = path.parent / f"{MARK_PREFIX}{part}"
                 aside.mkdir(exist_ok=True)
                 path.rename(aside / path.name)
-        shared = self.path / "checkpoint" / "groups"  # of many runs; which is the engine's affair
+        shared = self.path / "checkpoint" / "groups"  # of many runs; written by the engine
         if shared.is_dir():
             shared.rename(self.path / "checkpoint" / f"{MARK_PREFIX}{part}-groups")
         write_mark(self.path, part, chosen)
@@ -202,23 +203,23 @@ class RunDirectory:
         return self.path / f"items-{recipe}-{order_name(order)}.safetensors"
 
     def checkpoint_path(self, recipe: str, seed: int, order: str = "") -> Path:
-        """Directory of a run's checkpoint; the engine's own affair."""
+        """Return the directory of a run's checkpoint, which the engine writes."""
         return self.path / "checkpoint" / run_id(recipe, seed, order)
 
     def result_files(self) -> list[Path]:
-        """Results files that count, oldest first."""
+        """List the results files that count, oldest first."""
         return result_files(self.path)
 
     def finished(self, recipe: str, seed: int, order: str = "") -> set[int]:
-        """Stages of a run that are completely recorded."""
+        """Return the stages of a run that are completely recorded."""
         return set(self._recorded.look().stages.get((recipe, int(seed), order), ()))
 
     def diverged(self, recipe: str, seed: int, order: str = "") -> bool:
-        """Whether a run left all measure; it has no further stages then."""
+        """Return whether a run diverged, after which it has no further stages."""
         return (recipe, int(seed), order) in self._recorded.look().diverged
 
     def ended(self, recipe: str, seed: int, order: str = "", *, stages: int) -> bool:
-        """Whether nothing is left to train of a run of so many stages.
+        """Return whether a run of so many stages has nothing left to train.
 
         Examples
         --------
@@ -234,38 +235,38 @@ class RunDirectory:
         return whole or self.diverged(recipe, seed, order)
 
     def finished_runs(self) -> dict[tuple[str, int, str], set[int]]:
-        """Finished stages of every run in the directory, by (recipe, seed, order)."""
+        """Return the finished stages of every run, by (recipe, seed, order)."""
         return {run: set(stages) for run, stages in self._recorded.look().stages.items()}
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Results files that could not be read by now."""
+        """Results files that could not be read so far."""
         return tuple(self._recorded.look().problems.values())
 
     def recipe(self, recipe: str) -> dict[str, Any]:
-        """The recipe of an id as a nested plain dict."""
+        """Read the recipe of an id as a nested plain dict."""
         return read_recipe(self._recipe_path(recipe))
 
     def identity(self, recipe: str) -> dict[str, Any]:
-        """What makes a recorded experiment the one it is."""
+        """Read the identity of a recipe: the hashes that distinguish it from other experiments."""
         return read_identity(self._recipe_path(recipe))
 
     def recipes(self) -> list[str]:
-        """Ids of the recipes in the directory: in the order of their list, those without after."""
+        """Return the ids of the recipes in the directory: first those listed, in that order."""
         found = dict.fromkeys(sorted(p.stem for p in (self.path / "recipes").glob("*.yaml")))
         return list(dict.fromkeys([*(one for one in self.listed() if one in found), *found]))
 
     def listed(self) -> list[str]:
-        """Recipes in the order in which they were first asked for."""
+        """Return recipes in the order in which they were first requested."""
         return read_recipe_list(self.path)
 
     def items(self, recipe: str, order: str = "") -> EvaluationItems | None:
-        """The test items of a recipe under an order, None if they were not kept."""
+        """Read the test items of a recipe under an order; None if they were not kept."""
         path = self.items_path(recipe, order)
         return read_items(path) if path.exists() else None
 
     def predictions(self) -> Predictions:
-        """Stored predictions of parts whose results are there too."""
+        """Return the stored predictions of parts whose results file exists."""
         complete = find_complete_parts(self.path)
         files = self.path.glob("predictions-*.safetensors")
         part = {p: p.stem.removeprefix("predictions-") for p in files}
@@ -273,18 +274,18 @@ class RunDirectory:
         return Predictions((p for p, name in part.items() if complete(name)), marks=marks)
 
     def arrays(self) -> ProbeArrays:
-        """What probes stored."""
+        """Return the arrays stored by probes."""
         complete, files = find_complete_parts(self.path), self.path.glob(f"{ARRAYS}*.safetensors")
         whole = [p for p in files if complete(p.stem.removeprefix(ARRAYS)) or stands_alone(p)]
         return ProbeArrays(whole, marks=Tombstones.read(self.path))
 
     def documents(self, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:
-        """The parts of a kind (ledger, probes, environment), oldest first, and broken files."""
+        """Read the parts of a kind (ledger, probes, environment), oldest first, and problems."""
         return read_documents(self.path, kind)
 
 
 def _directory_identity(path: Path) -> tuple[int, int] | None:
-    """Which directory is under a name."""
+    """Return device and inode of a directory; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -292,20 +293,19 @@ def _directory_identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-# ------------------------------------------------------------------------------------------------
-# Names of files in a run directory: parts, runs, orders.
+# File names.
 
 
 _counter = itertools.count()
 
 
 def new_part() -> str:
-    """A part id: unique over processes and machines, later ids sort after earlier ones."""
+    """Make a part id: unique over processes and machines, and sorted by time."""
     return f"{time.time_ns():019d}-{os.getpid():07d}-{next(_counter):06d}-{secrets.token_hex(3)}"
 
 
 def run_id(recipe: str, seed: int, order: str = "") -> str:
-    """A file name for one run; long orders are shortened to a hash.
+    """Return the file name of one run; long orders are shortened to a hash.
 
     Examples
     --------
@@ -316,14 +316,13 @@ def run_id(recipe: str, seed: int, order: str = "") -> str:
 
 
 def order_name(order: str) -> str:
-    """An order as part of a file name."""
+    """Return an order as part of a file name."""
     if len(order) <= 80 and re.fullmatch(r"[\w.,+-]*", order):
         return order
     return "h" + hashlib.sha256(order.encode()).hexdigest()[:16]
 
 
-# ------------------------------------------------------------------------------------------------
-# Which stages of which runs a directory has recorded, looked up again when it has changed.
+# Finished stages, read again when the directory has changed.
 
 
 RunTriple = tuple[str, int, str]  # recipe, seed, order
@@ -331,7 +330,7 @@ _SETTLED = 100_000_000  # ns after which a directory's time stamp surely shows i
 
 
 class FinishedStages:
-    """Stages of the runs in a folder; `look` reads what others have written since the last time."""
+    """Stages of the runs in a folder; `look` reads what was written since the last call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -343,21 +342,21 @@ class FinishedStages:
         self._stamp = -1
 
     def look(self) -> FinishedStages:
-        """Read the parts that are new since the last look."""
+        """Read the parts that are new since the last call."""
         try:
             stamp = self.path.stat().st_mtime_ns
         except OSError as problem:
             raise DiskError(problem, self.path) from problem
         if stamp == self._stamp:
             return self
-        for _ in range(5):  # a file that vanishes before it is read is in a merged one: look again
+        for _ in range(5):  # a file that vanishes before it is read was merged: try again
             listed = list_names(
                 self.path, ("results-", MARK_PREFIX), ""
-            )  # one walk: there may be thousands
+            )  # one listing: there may be thousands
             marked = [
                 one for one in listed if one.startswith(MARK_PREFIX) and one.endswith(".json")
             ]
-            if marked != self._marked:  # what was read may count no more
+            if marked != self._marked:  # parts read before may be superseded now
                 self._marked, self._read, self.stages = marked, set(), {}
                 self.diverged = set()
             parts = [one for one in listed if one.endswith(".parquet")]
@@ -378,7 +377,7 @@ class FinishedStages:
 def _read_stages(
     files: Sequence[Path],
 ) -> tuple[dict[RunTriple, set[int]], set[RunTriple], tuple[Problem, ...]]:
-    """Stages with end-of-stage rows in some part files, per run; diverged runs; broken files."""
+    """Read finished stages per run, diverged runs and broken files from part files."""
     if not files:
         return {}, set(), ()
     parts = read_parts(files)
@@ -387,12 +386,11 @@ def _read_stages(
     return list_finished_stages(frame), set(list_finished_stages(lost)), parts.problems
 
 
-# ------------------------------------------------------------------------------------------------
-# Parts of a run directory beside its results, which count once their results are there.
+# Files beside the results, which count once the results file of their part exists.
 
 
 def find_complete_parts(folder: Path) -> Callable[[str], bool]:
-    """Whether the results of a part were written, which is what completes it."""
+    """Return a test of whether the results of a part were written, which completes it."""
     files = [folder / name for name in list_names(folder, "results-", ".parquet")]
     done = {part_id(path) for path in files} | merged_part_ids(files)
     return lambda name: name in done
@@ -401,7 +399,7 @@ def find_complete_parts(folder: Path) -> Callable[[str], bool]:
 def read_documents(folder: Path, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:
     """The parts of a kind (ledger, probes, environment), oldest first, and broken files."""
     found, problems = [], []
-    # what was read belongs to results: a part cut short is made again, and must not count twice
+    # an incomplete part is written again, so it must not count twice
     complete = find_complete_parts(folder) if kind != "environment" else lambda name: True
     marks = Tombstones.read(folder)
     for path in sorted(folder.glob(f"{kind}-*.json"), key=lambda p: p.name):
@@ -419,12 +417,11 @@ def read_documents(folder: Path, kind: str) -> tuple[list[dict[str, Any]], list[
     return found, problems
 
 
-# ------------------------------------------------------------------------------------------------
-# The order in which recipes were asked for, in which a run directory shows its numbers.
+# The list of recipes, in the order in which they were requested.
 
 
 def add_to_recipe_list(folder: Path, recipes: Iterable[str]) -> None:
-    """Note recipes that are not in the list yet; several processes may do so at once.
+    """Add recipes that are not in the list yet; several processes may do so at once.
 
     Examples
     --------
@@ -443,7 +440,7 @@ def add_to_recipe_list(folder: Path, recipes: Iterable[str]) -> None:
 
 
 def read_recipe_list(folder: Path) -> list[str]:
-    """Recipes as they were first asked for; none where nobody noted it."""
+    """Read recipes in the order in which they were first requested; empty without a list."""
     files = [folder / name for name in list_names(folder, "listed-", ".json")]
     found: dict[str, None] = {}
     for path in files:
@@ -452,8 +449,7 @@ def read_recipe_list(folder: Path) -> list[str]:
     return list(found)
 
 
-# ------------------------------------------------------------------------------------------------
-# Recipes of a run directory: one file each, which never becomes another experiment's.
+# Recipe files, one per recipe.
 
 
 _IDENTITY = ("method", "stream", "model", "training", "memory")
@@ -461,11 +457,11 @@ _IDENTITY_LINES = re.compile(r"^identity:\n((?:  \w+: '?\w+'?\n)+)(?! )", re.MUL
 
 
 def write_recipe(path: Path, content: Mapping[str, Any]) -> Path:
-    """Keep a recipe as a nested plain dict; another one under the same name is refused."""
+    """Write a recipe as a nested plain dict; raises if the file holds another recipe."""
     fresh = to_plain(dict(content))
     if path.exists():
         known = read_recipe(path)
-        # the same experiment may be named in several ways: its identity decides, if it has one
+        # the same experiment may be written in several ways: compare identities if there are any
         whole = "identity" in known and "identity" in fresh
         for key in ("identity",) if whole else _IDENTITY:
             if _without_runs(known.get(key)) != _without_runs(fresh.get(key)):
@@ -476,17 +472,17 @@ def write_recipe(path: Path, content: Mapping[str, Any]) -> Path:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """A recipe as a nested plain dict."""
+    """Read a recipe as a nested plain dict."""
     content = read_yaml(path)
     if not isinstance(content, dict):
-        raise RecordError(f"{path}: is not a recipe")
+        raise RecordError(f"{path}: not a recipe")
     return content
 
 
 def read_identity(path: Path) -> dict[str, Any]:
-    """What makes a recorded experiment the one it is; nothing if the file does not say.
+    """Read the identity of a recorded experiment; empty if the file has none.
 
-    Quick, because thousands may have to be looked at: the rest of the file is not parsed.
+    Only these lines of the file are parsed, since thousands of files may have to be read.
     """
     text = read_text(path)
     if (found := _IDENTITY_LINES.search(text)) is None:
@@ -496,7 +492,7 @@ def read_identity(path: Path) -> dict[str, Any]:
 
 
 def _without_runs(content: Any) -> Any:
-    """A recipe's part without seeds, orders and names of data: they are not its identity."""
+    """Drop seeds, orders and names of data from a part of a recipe: not its identity."""
     if isinstance(content, dict):
         skip = ("seed", "seeds", "order", "orders", "asked", "data_root", "data_in_memory")
         return {k: _without_runs(v) for k, v in content.items() if k not in skip}

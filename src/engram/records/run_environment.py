@@ -1,4 +1,4 @@
-"""Facts about the software and device behind a run; nothing about whose machine it is."""
+"""Facts about the software and device of a run; nothing that identifies the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGES = (
 
 
 def environment(device: Any = None, **timings: float) -> dict[str, Any]:
-    """Versions, device, git commit of the working directory, and timings in seconds.
+    """Collect versions, device, git commit of the working directory and timings in seconds.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def _versions() -> dict[str, str]:
 
 
 def _device(device: Any) -> dict[str, Any]:
-    """Name and, where torch is loaded anyway, the model and threads of the device."""
+    """Describe the device by name and, if torch is loaded, by model and threads."""
     name = "cpu" if device is None else str(device)
     facts: dict[str, Any] = {"name": name, "cores": os.cpu_count()}
     torch = sys.modules.get("torch")
@@ -61,7 +61,7 @@ def _device(device: Any) -> dict[str, Any]:
 
 @functools.cache
 def _git(folder: str) -> dict[str, Any] | None:
-    """Commit and whether tracked files differ from it; None outside a git checkout."""
+    """Return the commit and whether tracked files differ; None outside a git checkout."""
     try:
         commit = _ask_git(folder, "rev-parse", "HEAD")
         changed = _ask_git(folder, "status", "--porcelain", "--untracked-files=no")

@@ -1,5 +1,5 @@
-"""Metrics of a Result, one value per run: of its matrix, of its stored predictions, against
-chance or a reference.
+"""Metrics of a `Result`, one value per run: of its matrix, of stored predictions, and against
+chance or a reference run.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MATRIX_METRICS = (
     "average_accuracy", "forgetting", "backward_transfer", "learning_accuracy",
     "forward_transfer", "intransigence", "forgetting_bound",
 )  # fmt: skip
-HELD_OUT = {"post_valid": "post_valid_score", "valid": "valid_score"}  # by kind of rows
+HELD_OUT = {"post_valid": "post_valid_score", "valid": "valid_score"}  # kind of rows: metric
 CURRENT_TASK = "current_task"  # the task just learnt
 ONLY_ACCURACY = ("average_accuracy", "learning_accuracy", "forward_transfer")
 
 
 def compute_metric(result: Result, name: str, *, stage: int | None, **options: Any) -> Floats:
-    """A matrix metric of every run, [run]; NaN for runs whose figure it is not about."""
+    """Compute a matrix metric of every run, [run]; NaN for runs with another figure."""
     from engram import metrics
 
     if name in (*SET_SCORES, *LABEL_VIEWS, *HELD_OUT.values()):
@@ -58,7 +58,7 @@ def compute_metric(result: Result, name: str, *, stage: int | None, **options: A
             ),
         )
     function = metrics.learning_accuracy if name in learning else getattr(metrics, name)
-    # These read accuracies of tasks before they are learnt; pyCLAD's does where there are any.
+    # These use accuracies on tasks before they are learnt; pyCLAD's does so if there are any.
     ahead = name == "forward_transfer" or options.get("definition") == "first"
     full = ahead or options.get("definition") == "pyclad"
     matrix = result.full_matrix if full else result.matrix
@@ -74,7 +74,7 @@ def compute_metric(result: Result, name: str, *, stage: int | None, **options: A
             continue  # streams of fewer tasks have no such stage
         local = _fill_options(result, name, rows, int(tasks), options)
         reached = ~np.isnan(matrix[rows, : k + 1, : k + 1].diagonal(axis1=1, axis2=2)).any(axis=1)
-        if unseen is not None:  # 0 before it is learnt, by construction: no number at all
+        if unseen is not None:  # 0 by construction before the task is learnt, so not a measurement
             reached &= ~unseen[rows, : k + 1].any(axis=1)
         if reached.any():
             part = matrix[rows, :tasks, :tasks]
@@ -84,7 +84,7 @@ def compute_metric(result: Result, name: str, *, stage: int | None, **options: A
 
 
 def _select_runs(result: Result, name: str, ahead: bool) -> Any:
-    """[run] the runs that a metric is about; refused where it is about none of them."""
+    """Mark the runs that a metric applies to, [run]; raises if there are none."""
     figures = np.array(result.figures, dtype=object)
     if name not in MATRIX_METRICS:
         return figures == name.removeprefix("learning_")
@@ -93,21 +93,21 @@ def _select_runs(result: Result, name: str, ahead: bool) -> Any:
     meant = figures == FIGURES[0]
     if len(figures) and not meant.any():
         if ahead:
-            expected = "one that reads no task before it is learnt: its labels are not open yet"
+            expected = "one that uses no task before it is learnt: its labels are not open yet"
             raise bad(*(("definition", expected, "first") if name == "forgetting" else
                         ("metric", expected, name)))  # fmt: skip
         instead = (average_name, learning_name)[name == "learning_accuracy"](result.figures[0])
-        raise bad("metric", f"{instead}, because the runs are judged by sets of labels", name)
+        raise bad("metric", f"{instead}, because the runs have label sets", name)
     return meant
 
 
 def _overall_score(result: Result, name: str, stage: int | None) -> Floats:
-    """[run] a score over all rows of the tasks so far; of label sets, each row counted once."""
+    """Collect a score over all rows of the tasks so far, [run]; label sets count rows once."""
     frame, arranged = result._frame, result._arranged
     last = result.tasks - 1
     if stage is not None:
         last = np.where(stage < 0, result.tasks + stage, stage)
-    if name in HELD_OUT.values():  # in the stream's own head view alone
+    if name in HELD_OUT.values():  # recorded in the stream's own head view only
         wanted = run_arrays.end_of_stage_rows(frame, name)
     else:
         wanted = run_arrays.own_rows(frame, arranged, name, result.heads)
@@ -118,7 +118,7 @@ def _overall_score(result: Result, name: str, stage: int | None) -> Floats:
 
 
 def _current_score(result: Result, stage: int | None) -> Floats:
-    """[run] how well the task of a stage is known right after it."""
+    """Collect the score of a stage's task right after the stage, [run]."""
     last = result.tasks - 1 if stage is None else np.where(stage < 0, result.tasks + stage, stage)
     inside = (last >= 0) & (last < result.tasks)
     place = np.where(inside, last, 0)
@@ -127,7 +127,7 @@ def _current_score(result: Result, stage: int | None) -> Floats:
 
 
 def recorded_views(result: Result) -> list[str]:
-    """The views of label sets that the records hold."""
+    """Return the scores by level of label trees that were recorded."""
     known = set(result._frame["metric"].cat.categories)
     return [name for name in LABEL_VIEWS if name in known]
 
@@ -143,7 +143,7 @@ def _call_metric(function: Any, matrix: Floats, k: int, options: dict[str, Any],
 def _fill_options(
     result: Result, name: str, rows: Any, tasks: int, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """The options of a metric, with what can be taken from the records filled in."""
+    """Fill in the options of a metric that can be taken from the records."""
     local = dict(options)
     if name == "forward_transfer" and "chance" not in local:
         local["chance"] = chance_accuracies(result)[rows, :tasks]
@@ -156,8 +156,7 @@ def _fill_options(
     return local
 
 
-# ------------------------------------------------------------------------------------------------
-# Metrics of stored predictions and scores, over the test rows of all tasks so far.
+# Metrics of stored predictions, over the test rows of all tasks so far.
 
 
 F1, TOP_K = "f1_score", "top_k_accuracy"
@@ -167,7 +166,7 @@ PREDICTION_METRICS = (F1, TOP_K)
 def compute_prediction_metric(
     result: Result, name: str, *, stage: int | None, **options: Any
 ) -> Floats:
-    """[run] a metric of `PREDICTION_METRICS`; NaN for runs without that stage."""
+    """Compute one of `PREDICTION_METRICS`, [run]; NaN for runs without that stage."""
     compute, option = (_f1, "average") if name == F1 else (_top_k, "k")
     for given in options:
         check_choice(f"option of {name}", given, [option])
@@ -178,7 +177,7 @@ def compute_prediction_metric(
             continue
         k, items, kept = found
         if items.multilabel:
-            expected = "hierarchical_f1 or another score of sets, because rows have sets of labels"
+            expected = "hierarchical_f1 or another set score, because rows have label sets"
             raise bad("metric", expected, name)
         values[number] = compute(kept, items, k, head, **options)
     return values
@@ -190,12 +189,12 @@ def _f1(
     from engram import metrics
 
     seen = items.counted(stage)
-    said = kept.predicted(items, head=head)[seen]
-    return float(metrics.f1_score(items.targets[seen, 0], said, average=average))
+    predicted = kept.predicted(items, head=head)[seen]
+    return float(metrics.f1_score(items.targets[seen, 0], predicted, average=average))
 
 
 def _top_k(kept: Prediction, items: EvaluationItems, stage: int, head: str, *, k: int = 5) -> float:
-    """NaN where k or fewer classes compete for a row: each answer would be right."""
+    """Compute top-k accuracy; NaN if at most k classes compete, as every answer would count."""
     from engram import metrics
 
     check_int("k", k, low=1)
@@ -207,13 +206,12 @@ def _top_k(kept: Prediction, items: EvaluationItems, stage: int, head: str, *, k
     if not len(among) or among.sum(axis=1).min() <= k:
         return float("nan")
     scores = np.where(among, np.fmax(kept.full()[seen], np.finfo(np.float64).min), -np.inf)
-    # stored scores are rounded; which was the highest was decided before
+    # stored scores are rounded, so take the highest from the stored prediction
     scores[np.arange(len(scores)), kept.predicted(items, head=head)[seen]] = np.inf
     return float(metrics.top_k_accuracy(scores, items.targets[seen, 0], k=k))
 
 
-# ------------------------------------------------------------------------------------------------
-# What some metrics compare a run with: chance, and a reference trained on all tasks at once.
+# Chance and joint training, to which some metrics compare a run.
 
 
 NO_FORWARD_TRANSFER = (
@@ -223,11 +221,11 @@ NO_FORWARD_TRANSFER = (
 
 
 def recorded_chance(result: Result) -> Floats:
-    """[run, task] accuracy of guessing from the chance rows, NaN where none were recorded."""
+    """Collect the accuracy of guessing from the chance rows, [run, task]; NaN without rows."""
     frame, arranged = result._frame, result._arranged
     wanted = run_arrays.own_rows(frame, arranged, "chance", result.heads)
     values = np.full((len(arranged.runs), result.matrix.shape[-1]), np.nan)
-    # Where every run diverged in its first task, chance was recorded and no accuracy was.
+    # If every run diverged in its first task, chance was recorded but no accuracy.
     wanted &= frame["task"].to_numpy() < values.shape[1]
     task = frame["task"].to_numpy()[wanted]
     values[arranged.run[wanted], task] = frame["value"].to_numpy()[wanted]
@@ -235,7 +233,7 @@ def recorded_chance(result: Result) -> Floats:
 
 
 def chance_accuracies(result: Result) -> Floats:
-    """[run, task] accuracy of guessing; refused where none was recorded."""
+    """Collect the accuracy of guessing, [run, task]; raises if none was recorded."""
     values = recorded_chance(result)
     if np.isnan(values).all():
         raise bad("chance", "accuracies of guessing, since none were recorded", None)
@@ -243,9 +241,9 @@ def chance_accuracies(result: Result) -> Floats:
 
 
 def meets_new_classes(result: Result) -> npt.NDArray[np.bool_]:
-    """[run, task] whether a task is the first to show a class, in the single-head view.
+    """Mark the tasks that introduce a class, in the single-head view, [run, task].
 
-    Chance there is one over the number of open classes: it falls where classes open.
+    Chance is one over the number of open classes there, so it falls where classes open.
     """
     values = recorded_chance(result)
     fallen = np.zeros(values.shape, np.bool_)
@@ -255,7 +253,7 @@ def meets_new_classes(result: Result) -> npt.NDArray[np.bool_]:
 
 
 def pair_by_seed(seeds: Floats, reference_seeds: Floats, reference: Floats) -> Floats:
-    """[run, stage] the reference run [r, stage] of each run's seed; their mean if seeds differ.
+    """Pair each run with the reference run of its seed, [run, stage]; their mean if seeds differ.
 
     Examples
     --------
@@ -271,10 +269,10 @@ def pair_by_seed(seeds: Floats, reference_seeds: Floats, reference: Floats) -> F
 
 
 def joint_accuracies(result: Result, reference: Result, rows: npt.NDArray[np.bool_]) -> Floats:
-    """[run, stage] accuracy of the reference on the newest task, for the chosen runs of a result.
+    """Compute the reference's accuracy on the newest task for some runs, [run, stage].
 
-    Run by run: same seed, same order. Where the seeds differ, the mean over the reference's, which
-    a warning says.
+    Runs are paired by seed and order. If the seeds differ, the mean over the reference's runs is
+    taken, with a warning.
     """
     tasks = int(result.tasks[rows][0])
     fits = reference.tasks == tasks

@@ -1,4 +1,4 @@
-"""The long table of some runs: which runs there are, their matrices, and parts of the table."""
+"""`RunTable`, the base of `Result`: the runs of a long table, their matrices, and selections."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from engram.records.saved_models import ModelLocation, ModelSource
 
-_FEW_SEEDS = 8  # seeds that a complaint names
+_FEW_SEEDS = 8  # seeds listed in a message
 ItemSource = (
     Callable[[str, str], "EvaluationItems | None"] | Mapping[tuple[str, str], EvaluationItems]
 )
 
 
 class RunTable:
-    """The numbers of some runs, with what else was recorded of them; see `Result`.
+    """Numbers and other records of some runs; see `Result`.
 
     The first axis of every array follows `runs`.
     """
@@ -107,7 +107,7 @@ class RunTable:
         found = rows.loc[rows["recipe"] == recipe, "head"].unique().tolist()
         if len(found) > 1:
             raise RecordError(
-                f"recipe {recipe}: does not say which head view is its own; "
+                f"recipe {recipe}: does not name the head view of its stream; "
                 "use result.view(head=...)"
             )
         return str(found[0]) if found else ""
@@ -119,7 +119,7 @@ class RunTable:
         return self._items.get((recipe, order))
 
     def number_of(self, run: RunKey | int) -> int:
-        """The place of a run in `runs`, given by that (from the end if below 0) or by its key."""
+        """Return the index of a run in `runs`, given by its index (or negative) or its key."""
         if isinstance(run, (int, np.integer)) and not isinstance(run, bool):
             if not -len(self) <= run < len(self):
                 raise bad("run", f"a number from 0 to {len(self) - 1}", run)
@@ -138,18 +138,18 @@ class RunTable:
             raise unknown("probe", probe, {name for m, name in self.stored if m[:3] == where})
         k = known[-1] if stage is None else stage
         if k not in known:
-            raise bad("stage", f"one of {known}, after which {probe} stored arrays", k)
+            raise bad("stage", f"one of {known}, for which {probe} stored arrays", k)
         return self.stored.get((*where, k), probe)
 
     def kept_model(self, run: RunKey) -> ModelLocation | None:
-        """What is kept of a run's model: a file, or what is in memory; None where nothing is."""
+        """Return the model kept of a run: a file or an object in memory; None if there is none."""
         return None if self._models is None else self._models(run)
 
     # -- matrices ----------------------------------------------------------------------------
 
     @cached_property
     def figures(self) -> list[str]:
-        """What each run is judged by: accuracy, or precision_weighted_jaccard for label sets."""
+        """The figure of each run: accuracy, or precision_weighted_jaccard for label sets."""
         return _arrange.run_figures(self._frame, self._arranged)
 
     @cached_property
@@ -205,12 +205,12 @@ class RunTable:
         )  # fmt: skip
 
     def ends(self) -> Self:
-        """Only the numbers at the ends of stages: no curves, no losses, so a far smaller table."""
+        """Keep only the numbers at the ends of stages, a far smaller table."""
         rows = self._frame["step"].to_numpy() == -1
         return self._like(self._frame[rows], head=self._head)
 
     def view(self, *, head: str) -> Self:
-        """The same runs seen through another head: ``single`` or ``multi``."""
+        """Return the same runs in another head view: ``single`` or ``multi``."""
         check_choice("head", head, HEADS)
         rows = _arrange.score_rows(self._frame)
         found = [str(h) for h in self._frame.loc[rows, "head"].unique()]
@@ -219,9 +219,9 @@ class RunTable:
         return self._like(self._frame, head=head, arranged=self._arranged)
 
     def select(self, **wanted: Any) -> Self:
-        """Only the runs with these properties: label, recipe, seed, order (a value or several).
+        """Select runs by label, recipe, seed or order (a value or several each).
 
-        A value that no run has is refused, and so are values that no run has together.
+        Raises for a value that no run has, and for values that no run has together.
         """
         keep = np.ones(len(self.runs), np.bool_)
         for name, values in wanted.items():
@@ -242,9 +242,9 @@ class RunTable:
         return self._like(self._frame[keep[self._arranged.run]], head=self._head)
 
     def of_runs(self, runs: Iterable[tuple[str, int, str]]) -> Self:
-        """Only these runs (recipe, seed, order); recipes in the order in which they are named.
+        """Keep only these runs (recipe, seed, order); recipes in the order given.
 
-        The table has them run by run, so that it does not show who trained first or together.
+        The table is sorted by run, so it does not depend on which trained first or together.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""The models that runs leave: which one is meant, and why there is none."""
+"""Models kept of runs: load one, copy them, explain why one is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ModelInMemory(Protocol):
         """Write it to a file."""
 
     def open(self, learner: Any, **options: Any) -> Any:
-        """A learner (of that class) with it."""
+        """Return a learner of the given class with this model."""
 
 
 ModelLocation = Path | ModelInMemory
@@ -35,12 +35,12 @@ MODEL_FILE = "model.engram"
 def load_model(
     result: Result, label: str | None, seed: int | None, order: str | None, **options: Any
 ) -> Any:
-    """See `Result.model`."""
+    """Implement `Result.model`."""
     run = find_run(result, label, seed, order)
     kept = result.kept_model(run)
     if kept is None:
         raise RecordError(_explain_missing_model(result, run))
-    # by name: a result is read without torch, and only who wants a network loads what trains one
+    # imported by name, so that reading a result needs neither torch nor the engine
     learner = import_module("engram.deploy.deployed_learner").Learner
     return (
         learner.load(kept, **options) if isinstance(kept, Path) else kept.open(learner, **options)
@@ -64,7 +64,7 @@ def save_models(result: Result, folder: RunDirectory) -> None:
 def find_run(
     result: Result, label: str | None, seed: int | None, order: str | None
 ) -> RunKey:  # fmt: skip
-    """The one run that is meant; what is not said must be the same in all."""
+    """Find the one run that matches; values left out must be the same in all runs."""
     runs = list(zip(result.runs, result.run_labels, strict=True))
     if not runs:
         raise RecordError("the result has no runs")
@@ -76,12 +76,12 @@ def find_run(
                 raise unknown(name, value, have)
             raise bad(name, f"one of {', '.join(have)}", value)
         if value is None and name == "label" and len(have) > 1:
-            raise bad(name, f"which run is meant: {', '.join(have)}", None)
+            raise bad(name, f"one of {', '.join(have)}, since there are several", None)
         if value is not None:
             runs = [one for one in runs if str(_run_property(name, *one)) == str(value)]
             if not runs:
                 raise bad(name, "an existing run with the other values given", value)
-    return runs[0][0]  # of several seeds, the first
+    return runs[0][0]  # the first of several seeds
 
 
 def _run_property(name: str, run: RunKey, label: str) -> Any:
@@ -89,7 +89,7 @@ def _run_property(name: str, run: RunKey, label: str) -> Any:
 
 
 def _explain_missing_model(result: Result, run: RunKey) -> str:
-    """Why a run has left no model, and how to get one."""
+    """Explain why no model of a run was kept, and how to get one."""
     keep = result.recipes.get(run.recipe, {}).get("keep")
     what = f"the model of run {run.recipe}, seed {run.seed}, was not kept"
     if run in result.diverged:

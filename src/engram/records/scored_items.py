@@ -1,4 +1,4 @@
-"""Test items: what turns stored scores into predictions and metrics, without the data itself."""
+"""`EvaluationItems`: the facts about test items that turn stored scores into metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ATTRIBUTE = "attribute/"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EvaluationItems:
-    """The test items of a stream, in the order in which scores are stored.
+    """Test items of a stream, in the order in which scores are stored, without the inputs.
 
     A row of the data that is tested in several tasks is one item per task.
 
@@ -47,12 +47,12 @@ class EvaluationItems:
     multilabel
         Whether a prediction is a set of labels (scores above a threshold) rather than one label.
     attributes
-        [n] further facts about the items, by name: subject, gender, view.
+        [n] further attributes of the items by name, such as subject, gender, view.
     attribute_names
         Name of each value of an attribute, where the data has them.
     parent
-        [C] of sets of labels, the label that stands before each in the data, -1 where none does;
-        empty: as the items have it.
+        [C] for label sets: the label listed before each one in the data, -1 for none;
+        empty: found in `targets`.
     """
 
     rows: Ints
@@ -104,7 +104,7 @@ class EvaluationItems:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        return f"Items({len(self)} test items, {self.tasks} tasks, {self.width} classes)"
+        return f"EvaluationItems({len(self)} test items, {self.tasks} tasks, {self.width} classes)"
 
     @property
     def tasks(self) -> int:
@@ -118,15 +118,15 @@ class EvaluationItems:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The head views there are.
+        """The head views that these items have.
 
-        A row with a set of labels belongs to the tasks of all its labels: told one of them, a
-        network could not name the others.
+        A row with a label set belongs to the tasks of all its labels: given one task, a
+        network could not predict the others, so there is no ``multi``.
         """
         return HEADS[:1] if self.multilabel else HEADS
 
     def counted(self, stage: int) -> Bools:
-        """[n] the items of the tasks up to `stage`; a row with a set of labels only once.
+        """Mark the items of the tasks up to `stage`, [n]; a row with a label set only once.
 
         Examples
         --------
@@ -153,9 +153,9 @@ class EvaluationItems:
 
     @classmethod
     def of_stream(cls, stream: Any, kind: str = "test") -> EvaluationItems:
-        """The test items of a stream, task after task, or its rows of another kind.
+        """Collect the test items of a stream task by task, or its rows of another kind.
 
-        Made once: a study asks for them after every stage of hundreds of runs over one stream.
+        Cached: a study needs them after every stage of hundreds of runs over one stream.
         """
         known: dict[str, EvaluationItems] = stream.__dict__.setdefault("_items", {})
         if kind not in known:
@@ -180,7 +180,7 @@ class EvaluationItems:
 
 
 def parents(targets: npt.NDArray[Any], width: int) -> Ints:
-    """[width] the label before each one in sets of labels [n, L], -1 where there is none.
+    """Find the label listed before each one in label sets [n, L], -1 for none; [width].
 
     Examples
     --------
@@ -197,7 +197,7 @@ def parents(targets: npt.NDArray[Any], width: int) -> Ints:
 def write_items(
     path: str | os.PathLike[str], items: EvaluationItems, *, recipe: str, order: str
 ) -> Path:
-    """Write the items of one recipe and order, atomically."""
+    """Write the items of one recipe and order atomically."""
     small = {
         "rows": items.rows.astype(np.int32) if items.rows.max(initial=0) < 2**31 else items.rows,
         "task": items.task.astype(np.int16),
@@ -217,11 +217,11 @@ def write_items(
 
 
 def read_items(path: str | os.PathLike[str]) -> EvaluationItems:
-    """Read the items of one recipe and order; `RecordError` with its name for a broken file."""
+    """Read the items of one recipe and order; raises `RecordError` for a broken file."""
     file = TensorFile(path, what="items file")
     facts, arrays = file.facts, {name: file.get(name) for name in file.keys()}  # noqa: SIM118
     if facts.get("format") != _FORMAT:
-        raise RecordError(f"{path}: is not an items file of this version")
+        raise RecordError(f"{path}: not an items file of this version")
     with wrap_read_errors(path, "items file"):
         names = json.loads(facts["attribute_names"])
         found = [name for name in arrays if name.startswith(_ATTRIBUTE)]

@@ -1,4 +1,4 @@
-"""What one run gave in one stage: from the evaluation to what is written of it."""
+"""`StageResult`: everything that one stage of one run produced, from evaluation to record."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, kw_only=True)
 class StageResult:
-    """What one run gave in one stage.
+    """Results of one stage of one run.
 
     `engram.engine.evaluation.evaluate` makes it from the test items. The training loop adds the
-    losses, the curve and what they cost, the engine yields it, `prepare_results` adds the names
-    under which it is recorded, `engram.probes.measure` the rows, and the recorder writes these. For
+    losses, the curve and the cost, the engine yields it, the recorder adds the names under which
+    it is recorded, `engram.probes.measure` adds the rows, and the recorder writes these. For
     a finished run it is filled from the records instead.
 
     Parameters
     ----------
     stage, stream, method, seed
-        The stage, and which run it is of.
+        The stage, and the run it belongs to.
     items
         The test items, to which rows of `scores` belong.
     scores
-        [n, C] of the test items in single precision; columns are classes in order of introduction.
+        [n, C] scores of the test items in float32; columns are classes in order of introduction.
     features
-        [n, F] of the test items, where a probe needs them.
+        [n, F] features of the test items, if a probe needs them.
     held
-        [m, C] scores of validation items, where there are any.
+        [m, C] scores of validation items, if there are any.
     trained
         The learner after the stage; None where a finished run is measured from records that hold
-        no parameters. `learner` is the same for those who must have one.
+        no parameters. `learner` is the same, but raises if there is none.
     losses
-        (step, mean of every term since the last entry).
+        List of (step, mean of every loss term since the last entry).
     curve
-        (step, scores [n, C]) at the steps that ``evaluate_every`` asks for.
+        List of (step, scores [n, C]) at the steps given by ``evaluate_every``.
     seconds, steps
-        What the training took.
+        Time and steps of the training.
     run, last_of_group
-        The place in the engine's list of runs, and whether all runs that trained together have been
+        The index in the engine's list of runs, and whether all runs that trained together have been
         yielded.
     recipe, label, order
-        The names under which the numbers are kept.
+        The names under which the numbers are recorded.
     facts
         Seconds, steps and bytes, by the names of their metrics.
     decided
-        What was recorded as predicted, by head view, in place of what `scores` would give.
+        Recorded predictions by head view, which take the place of those from `scores`.
     outside
-        The outside set, where probes have one.
+        The outside set, if probes use one.
     states
-        What probes keep between stages, by their keys: as it was before `measure`, then after it.
+        States of probes between stages by their keys: before `measure`, then after it.
     rows, reads, arrays
-        What probes found: rows of the long table, how many rows of data they read to fit on, by
+        Results of probes: rows of the long table, numbers of rows of data that they read by
         kind, and arrays by the probe's key.
     """
 
@@ -100,28 +100,28 @@ class StageResult:
 
     @property
     def learner(self) -> RunLearner:
-        """The learner after the stage."""
+        """The learner after the stage; raises if none was kept."""
         if self.trained is None:
             raise EngramError(f"stage {self.stage}: no parameters were kept of the run")
         return self.trained
 
     @property
     def key(self) -> StageKey:
-        """The run and the stage, as records name them."""
+        """The run and the stage as a key of records."""
         return StageKey(self.recipe, self.seed, self.order, self.stage)
 
     @property
     def diverged(self) -> bool:
-        """Whether the run left all measure, in this stage or before."""
+        """Whether the run diverged, in this stage or before."""
         return self.trained is not None and self.trained.diverged >= 0
 
     @property
     def is_last(self) -> bool:
-        """Whether the run is through: it was the last stage, or it diverged."""
+        """Whether the run has ended: this is the last stage, or it diverged."""
         return self.stage == len(self.stream) - 1 or self.diverged
 
     def predict(self, head: str) -> npt.NDArray[Any]:
-        """Predicted columns [n], or label sets [n, C], of the test items in a head view."""
+        """Return predicted columns [n], or label sets [n, C], of the test items in a head view."""
         if self.decided is not None:
             return self.decided[head]
         scores = as_float32_scores(self.scores)

@@ -1,7 +1,7 @@
-"""Scores after one stage as rows of the long table: of one run, or of many runs at once.
+"""Rows of the long table from the scores after one stage, of one run or of many at once.
 
-A study of orders records a thousand runs per stage, each with test items in an order of its own.
-One after the other, most of the time would be spent on calling functions, not on counting.
+A study of orders records a thousand runs per stage, each with its own order of test items. One
+run at a time, most of the time would go into function calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engram.records.scored_items import Bools, EvaluationItems, Ints
 def record_stage(
     rows: Rows, scores: Any, items: EvaluationItems, *, stage: int, average: str = "micro"
 ) -> None:
-    """Add the rows of one run, which `rows` knows; see `add_stage`.
+    """Add the rows of one run, to which `rows` is bound; see `add_stage`.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def record_stage(
 
 
 def stacking_key(items: EvaluationItems, stage: int) -> Any:
-    """Runs whose items are of one form can be counted together; None: each alone."""
+    """Return a key of runs that can be counted together; None for runs counted alone."""
     if items.multilabel or items.targets.shape[1] != 1 or items.targets.min(initial=0) < 0:
         return None
     cells = np.count_nonzero(np.bincount(items.task * items.width + items.targets[:, 0]))
@@ -66,22 +66,22 @@ def add_stage(
     """Add accuracy, class_accuracy, class_count and predicted rows of every head view.
 
     Items with sets of labels have no accuracy: precision_weighted_jaccard rows of each task take
-    its place, and the three scores of label sets over all seen items follow with task -1, as does
+    their place, and the three set scores over all seen items follow with task -1, as does
     the class_accuracy of each label over all seen items: an image that several tasks test counts
     once there.
 
     Parameters
     ----------
     scores, items
-        [n, C] of each run; all items must be of one `stacking_key`. Scores are judged as they are,
-        before anything is rounded. Stored predictions, which hold what was decided, repeat every
+        [n, C] of each run; all items must have the same `stacking_key`. Scores are compared in full
+        precision, before they are rounded for storage; stored predictions reproduce every
         number.
     """
     counts = make_counts(items, stage)
     every = np.stack([as_float32_scores(one) for one in scores])  # [R, n, C]
     for head in items[0].heads:
-        said = counts.decide(every, head)
-        add_predicted(rows, said, counts, stage=stage, head=head, average=average)
+        predicted = counts.decide(every, head)
+        add_predicted(rows, predicted, counts, stage=stage, head=head, average=average)
     if stage == 0:
         cells, place = counts.cells
         rows.add("class_count", counts.number[cells], **place)
@@ -89,7 +89,7 @@ def add_stage(
 
 def add_predicted(
     rows: Rows,
-    said: npt.NDArray[Any],
+    predicted: npt.NDArray[Any],
     counts: PredictionCounts,
     *,
     stage: int,
@@ -99,19 +99,19 @@ def add_predicted(
 ) -> None:
     """Add the rows of one head view from predicted columns [R, n] or label sets [R, n, C].
 
-    `score` is what each task is judged by, and the name of those rows; default ``accuracy``, or
+    `score` is the figure of each task, and the metric of those rows; default ``accuracy``, or
     ``precision_weighted_jaccard`` for label sets.
     """
     first = counts.items[0]
     figure = score or prediction_scoring.figure_of(first)
-    by_class = counts.class_accuracy(said)  # [R, T, C]
+    by_class = counts.class_accuracy(predicted)  # [R, T, C]
     if average == "macro" and figure == "accuracy":
         value = head_views.macro_average(by_class)
     else:
-        value = counts.task_figure(said, figure)
+        value = counts.task_figure(predicted, figure)
     if first.multilabel:
         for name in head_views.SET_SCORES:
-            rows.add(name, counts.overall(said, name), head=head)
+            rows.add(name, counts.overall(predicted, name), head=head)
     cells, place = counts.cells
     rows.add(figure, value, task=np.arange(first.tasks), head=head)
     flat = by_class.reshape(len(by_class), -1)
@@ -119,16 +119,16 @@ def add_predicted(
     # In the multi view a column of a later task cannot be predicted for a seen task's item.
     opened, classes = counts.opened
     if first.multilabel:
-        once = np.stack([head_views.label_recall(one, first, stage=stage) for one in said])
+        once = np.stack([head_views.label_recall(one, first, stage=stage) for one in predicted])
         rows.add("class_accuracy", once[opened], cls=classes, head=head)
-        views_of = [label_views(one, first, stage=stage) for one in said]
+        views_of = [label_views(one, first, stage=stage) for one in predicted]
         for name in views_of[0]:
             rows.add(name, [one[name] for one in views_of], head=head)
-    rows.add("predicted", counts.predicted_share(said)[opened], cls=classes, head=head)
+    rows.add("predicted", counts.predicted_share(predicted)[opened], cls=classes, head=head)
 
 
 class PredictionCounts(Protocol):
-    """What can be counted of the predictions of R runs."""
+    """Counts of the predictions of R runs."""
 
     items: Sequence[EvaluationItems]
     stage: int
@@ -136,25 +136,25 @@ class PredictionCounts(Protocol):
 
     @property
     def cells(self) -> tuple[Any, dict[str, Any]]:
-        """Where a class table [R, T * C] has items, and task and class of these places."""
+        """Return where a class table [R, T * C] has items, with the task and class of each."""
 
     @property
     def opened(self) -> tuple[Any, Ints]:
-        """The open columns of [R, C], and their classes."""
+        """Return the open columns of [R, C], and their classes."""
 
     def decide(self, scores: npt.NDArray[Any], head: str) -> npt.NDArray[Any]: ...
 
-    def class_accuracy(self, said: npt.NDArray[Any]) -> head_views.Floats: ...
+    def class_accuracy(self, predicted: npt.NDArray[Any]) -> head_views.Floats: ...
 
-    def task_figure(self, said: npt.NDArray[Any], figure: str) -> head_views.Floats: ...
+    def task_figure(self, predicted: npt.NDArray[Any], figure: str) -> head_views.Floats: ...
 
-    def overall(self, said: npt.NDArray[Any], score: str) -> head_views.Floats: ...
+    def overall(self, predicted: npt.NDArray[Any], score: str) -> head_views.Floats: ...
 
-    def predicted_share(self, said: npt.NDArray[Any]) -> head_views.Floats: ...
+    def predicted_share(self, predicted: npt.NDArray[Any]) -> head_views.Floats: ...
 
 
 def make_counts(items: Sequence[EvaluationItems], stage: int) -> PredictionCounts:
-    """Counts of runs whose items are of one form."""
+    """Make the counts of runs whose items have the same `stacking_key`."""
     return (
         _CountsOfOneRun(items, stage)
         if stacking_key(items[0], stage) is None
@@ -186,12 +186,12 @@ class _CountsBase:
 
 
 def _true_places(mask: Bools) -> Ints:
-    """[R, k] places of the k true entries of each row, ascending."""
+    """Return the indices of the k true entries of each row, ascending, [R, k]."""
     return np.nonzero(mask)[1].reshape(len(mask), -1)
 
 
 class _CountsOfOneRun(_CountsBase):
-    """Label sets, items with several labels or none: one run at a time."""
+    """Counts of one run: label sets, and items with several labels or none."""
 
     def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
         super().__init__(items, stage)
@@ -202,24 +202,24 @@ class _CountsOfOneRun(_CountsBase):
     def decide(self, scores: npt.NDArray[Any], head: str) -> npt.NDArray[Any]:
         return prediction_scoring.decide_predictions(scores, self.one, stage=self.stage, head=head)
 
-    def class_accuracy(self, said: npt.NDArray[Any]) -> head_views.Floats:
-        return head_views.class_table(said[0], self.one).accuracy[None]
+    def class_accuracy(self, predicted: npt.NDArray[Any]) -> head_views.Floats:
+        return head_views.class_table(predicted[0], self.one).accuracy[None]
 
-    def task_figure(self, said: npt.NDArray[Any], figure: str) -> head_views.Floats:
-        return prediction_scoring.task_figure(said[0], self.one, stage=self.stage, figure=figure)[
-            None
-        ]
+    def task_figure(self, predicted: npt.NDArray[Any], figure: str) -> head_views.Floats:
+        return prediction_scoring.task_figure(
+            predicted[0], self.one, stage=self.stage, figure=figure
+        )[None]
 
-    def overall(self, said: npt.NDArray[Any], score: str) -> head_views.Floats:
-        found = head_views.overall_set_score(said[0], self.one, stage=self.stage, score=score)
+    def overall(self, predicted: npt.NDArray[Any], score: str) -> head_views.Floats:
+        found = head_views.overall_set_score(predicted[0], self.one, stage=self.stage, score=score)
         return np.asarray(found)[None]
 
-    def predicted_share(self, said: npt.NDArray[Any]) -> head_views.Floats:
-        return head_views.predicted_share(said[0], self.one, stage=self.stage)[None]
+    def predicted_share(self, predicted: npt.NDArray[Any]) -> head_views.Floats:
+        return head_views.predicted_share(predicted[0], self.one, stage=self.stage)[None]
 
 
 class _CountsOfRuns(_CountsBase):
-    """One label per item: the items of R runs, one axis more than those of one run."""
+    """Counts of R runs with one label per item."""
 
     def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
         super().__init__(items, stage)
@@ -231,13 +231,13 @@ class _CountsOfRuns(_CountsBase):
         self.number = self._count(self._cell, everything, self.tasks * self.width)
 
     def _count(self, place: npt.NDArray[Any], which: Bools, size: int) -> Ints:
-        """[R, size] how often each place [R, n] occurs among the chosen items of each run."""
+        """Count how often each cell [R, n] occurs among the chosen items of each run, [R, size]."""
         own = place + np.arange(self.runs)[:, None] * size
         found = np.bincount(own[which], minlength=self.runs * size)
         return found.reshape(self.runs, size)
 
     def decide(self, scores: npt.NDArray[Any], head: str) -> Ints:
-        """As `views.predict`, [R, n]."""
+        """Predict as `head_views.predict` does, [R, n]."""
         if head == "multi":
             visible = np.stack([one.visible for one in self.items])  # [R, T, C]
             mask = visible[np.arange(self.runs)[:, None], self.task]  # [R, n, C]
@@ -245,29 +245,31 @@ class _CountsOfRuns(_CountsBase):
             mask = np.stack([one.opening <= self.stage for one in self.items])[:, None, :]
         return head_views.best_open_columns(scores, mask)
 
-    def class_accuracy(self, said: npt.NDArray[Any]) -> head_views.Floats:
-        right = self._count(self._cell, said == self.target, self.tasks * self.width)
+    def class_accuracy(self, predicted: npt.NDArray[Any]) -> head_views.Floats:
+        right = self._count(self._cell, predicted == self.target, self.tasks * self.width)
         return head_views.divide_counts(right, self.number).reshape(
             self.runs, self.tasks, self.width
         )
 
-    def task_figure(self, said: npt.NDArray[Any], figure: str) -> head_views.Floats:
+    def task_figure(self, predicted: npt.NDArray[Any], figure: str) -> head_views.Floats:
         if figure != head_views.FIGURES[0]:
             one = prediction_scoring.task_figure(
-                said[0], self.items[0], stage=self.stage, figure=figure
+                predicted[0], self.items[0], stage=self.stage, figure=figure
             )
-            return one[None]  # never: single labels have no other figure, which is said there
+            return one[None]  # unreachable: single labels have no other figure
         everything = np.ones(self.task.shape, np.bool_)
         size = self._count(self.task, everything, self.tasks)
         return head_views.divide_counts(
-            self._count(self.task, said == self.target, self.tasks), size
+            self._count(self.task, predicted == self.target, self.tasks), size
         )
 
-    def overall(self, said: npt.NDArray[Any], score: str) -> head_views.Floats:
-        found = head_views.overall_set_score(said, self.items[0], stage=self.stage, score=score)
+    def overall(self, predicted: npt.NDArray[Any], score: str) -> head_views.Floats:
+        found = head_views.overall_set_score(
+            predicted, self.items[0], stage=self.stage, score=score
+        )
         return np.asarray(found)
 
-    def predicted_share(self, said: npt.NDArray[Any]) -> head_views.Floats:
+    def predicted_share(self, predicted: npt.NDArray[Any]) -> head_views.Floats:
         seen = self.task <= self.stage
         size = np.maximum(seen.sum(1), 1)[:, None]
-        return np.asarray(self._count(said, seen, self.width) / size)
+        return np.asarray(self._count(predicted, seen, self.width) / size)

@@ -1,5 +1,5 @@
-"""Tables of a Result and the text it prints as: metrics, costs, classes, probes, searches, runs
-without numbers.
+"""Tables of a `Result` and its printed text: metrics, costs, classes, probes, and remarks on
+trials of a search and on excluded runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COSTS = {
 
 
 def summary(result: Result, *, definition: str, stage: int | None) -> pd.DataFrame:
-    """Mean and standard deviation of the main metrics, one line per label."""
+    """Implement `Result.summary`."""
     import pandas as pd
 
     options = {"forgetting": {"definition": definition}}
@@ -54,7 +54,7 @@ def summary(result: Result, *, definition: str, stage: int | None) -> pd.DataFra
 
 
 def summary_names(result: Result) -> list[str]:
-    """The metrics that sum up runs, by the figures that they are judged by.
+    """Return the metrics that sum up runs, given the figures of the runs.
 
     Examples
     --------
@@ -70,10 +70,10 @@ def summary_names(result: Result) -> list[str]:
 
 
 def plain_metric_names(result: Result) -> list[str]:
-    """Every metric that needs no choice of a definition, by the figures of the runs."""
+    """Return every metric without options to choose, given the figures of the runs."""
     figures = [name for name in FIGURES if name in result.figures] or [FIGURES[0]]
     first = [average_name(name) for name in figures]
-    if any(name in SET_SCORES for name in figures):  # all scores of sets over all rows are there
+    if any(name in SET_SCORES for name in figures):  # all set scores are recorded
         first += [name for name in reversed(SET_SCORES) if name not in first]
         first += [CURRENT_TASK, *recorded_views(result)]
     last = ["forward_transfer"] if FIGURES[0] in figures else []
@@ -83,13 +83,13 @@ def plain_metric_names(result: Result) -> list[str]:
 
 
 def choose_main_values(result: Result, values: Mapping[str, Floats]) -> Floats:
-    """[run] of some metrics [run] each, the one that sums up the run."""
+    """Choose for each run the metric that sums it up, among metrics [run]; [run]."""
     pairs = enumerate(map(average_name, result.figures))
     return np.array([values[name][number] for number, name in pairs])
 
 
 def mean_std(values: Floats) -> tuple[float, float]:
-    """Over the runs that have the number; one run says nothing about spread."""
+    """Mean and sample standard deviation of the values that are not NaN."""
     from engram import metrics
 
     known = values[~np.isnan(values)]
@@ -97,7 +97,7 @@ def mean_std(values: Floats) -> tuple[float, float]:
 
 
 def cost_table(result: Result) -> pd.DataFrame:
-    """Time, steps, and all that a run holds by kind, mean over runs, one line per label."""
+    """Tabulate time, steps and memory by kind: mean over runs, one line per label."""
     import pandas as pd
 
     frame, arranged = result._frame, result._arranged
@@ -111,9 +111,9 @@ def cost_table(result: Result) -> pd.DataFrame:
 
 
 def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
-    """Accuracy of each class of each run; a class in several tasks is pooled by its counts.
+    """Compute the accuracy of each class of each run, pooled over tasks by counts.
 
-    Of label sets the rows over all tasks count, where a row of the data counts once.
+    For label sets, the rows over all tasks are taken, where a row of the data counts once.
     """
     import pandas as pd
 
@@ -125,7 +125,7 @@ def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
     pooled = np.zeros(len(arranged.runs), np.bool_)
     pooled[arranged.run[wanted & over_all]] = True
     wanted &= over_all | ~pooled[arranged.run]
-    wanted &= frame["value"].notna().to_numpy()  # a label that no test row has
+    wanted &= frame["value"].notna().to_numpy()  # NaN for a label that no test row has
     rows = frame.loc[wanted, ["task", "cls", "value"]].assign(run=arranged.run[wanted])
     counted = run_arrays.end_of_stage_rows(frame, "class_count")
     counts = frame.loc[counted, ["task", "cls", "value"]].assign(run=arranged.run[counted])
@@ -141,7 +141,7 @@ def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
 
 
 def class_names(result: Result) -> dict[int, str]:
-    """The name of each class id, where the records have it and it is the same for all recipes."""
+    """Return the name of each class id that has the same name in all recipes."""
     found: dict[int, set[str]] = {}
     for run in {run.recipe: run for run in result.runs}.values():
         if (items := result.items(run.recipe, run.order)) is not None:
@@ -153,7 +153,7 @@ def class_names(result: Result) -> dict[int, str]:
 
 
 def headline(result: Result) -> str:
-    """How many runs, of how many tasks, seen under which head."""
+    """Describe the number of runs and tasks and the head view."""
     heads = "/".join(dict.fromkeys(h for h in result.heads if h)) or "no"
     sizes = "/".join(str(t) for t in dict.fromkeys(result.tasks.tolist()))
     tasks = f"{sizes} task{'' if sizes == '1' else 's'}"
@@ -161,7 +161,7 @@ def headline(result: Result) -> str:
 
 
 def describe_result(result: Result) -> str:
-    """Text of a Result: size, one line per label, and what went wrong."""
+    """Describe a result: size, one line per label, and problems."""
     if not result.runs:
         return "Result(no runs)"
     lines = [headline(result)]
@@ -195,12 +195,11 @@ def _format_cell(mean: float, std: float) -> str:
     return f"{mean:.3f}" if np.isnan(std) else f"{mean:.3f} ± {std:.3f}"
 
 
-# ------------------------------------------------------------------------------------------------
-# Runs of a search: what they were judged on, in words, wherever their numbers are shown.
+# Remarks on trials of a search, shown with their numbers.
 
 
 def search_facts(recipe: Mapping[str, Any]) -> tuple[str, int] | None:
-    """The rows that a trial of a search is judged on, and its number of tasks; None for others.
+    """Return the kind of rows that score a trial of a search, and its tasks; None for others.
 
     Examples
     --------
@@ -215,7 +214,7 @@ def search_facts(recipe: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 def describe_search(recipes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What must be said about the numbers of trials; nothing where there are none.
+    """Describe the rows behind the numbers of trials, one sentence each; empty without trials.
 
     Examples
     --------
@@ -239,12 +238,11 @@ def describe_search(recipes: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return words
 
 
-# ------------------------------------------------------------------------------------------------
-# Runs that enter no mean, in words.
+# Remarks on runs that are excluded from means.
 
 
 def describe_excluded_runs(result: Result, stage: int | None = None) -> list[str]:
-    """One line for each label some of whose runs have no numbers after a stage (default: last).
+    """Describe the runs without numbers after a stage (default: last), one line per label.
 
     Examples
     --------
@@ -276,13 +274,12 @@ def describe_excluded_runs(result: Result, stage: int | None = None) -> list[str
 
 
 def runs_at_stage(result: Result, stage: int | None = None) -> list[int]:
-    """Places of the runs that have come to a stage (default: the last of their stream)."""
+    """Return the indices of runs that reached a stage (default: the last of their stream)."""
     last = result.tasks - 1 if stage is None else np.full(len(result), stage)
     return [i for i, run in enumerate(result.runs) if int(last[i]) in result.stages[run]]
 
 
-# ------------------------------------------------------------------------------------------------
-# What probes measured, summed up over runs.
+# Metrics of probes.
 
 
 PLACE = ("head", "task", "cls")
@@ -290,7 +287,7 @@ COLUMNS = ("label", "metric", *PLACE, "stage", "mean", "std", "runs")
 
 
 def is_probe_row(frame: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """[rows] the end-of-stage rows of probes: their metrics are ``probe/metric``."""
+    """Mark the end-of-stage rows of probes, whose metrics are ``probe/metric``, [rows]."""
     words = frame["metric"].astype("category").cat
     own = np.array(["/" in w and not w.startswith("loss/") for w in words.categories], np.bool_)
     codes = words.codes.to_numpy()
@@ -300,14 +297,14 @@ def is_probe_row(frame: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def probe_table(result: Result) -> pd.DataFrame:
-    """One line per label, metric, place and stage; see `Result.probes`."""
+    """Implement `Result.probes`."""
     frame, chosen = result._frame, is_probe_row(result._frame)
     labels = np.array(result.run_labels, dtype=object)[result._arranged.run[chosen]]
     return summarise_runs(frame[chosen].assign(label=labels))
 
 
 def summarise_runs(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mean and sample standard deviation over the runs of each label; NaN values do not count."""
+    """Average over the runs of each label, with standard deviations; NaN does not count."""
     texts = [name for name in TEXT_COLUMNS if name in rows]
     rows = rows.astype(dict.fromkeys(texts, str))
     groups = rows.groupby(list(COLUMNS[:6]), sort=False)["value"]
@@ -320,7 +317,7 @@ def summarise_runs(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def describe_places(table: pd.DataFrame, class_names: Mapping[int, str]) -> list[str]:
-    """Where each line of a `summarise_runs` table belongs, in words."""
+    """Describe the place (task, class, head) of each line of a `summarise_runs` table."""
     columns = zip(table["head"], table["task"], table["cls"], strict=True)
     return [describe_place(head, int(task), int(cls), class_names) for head, task, cls in columns]
 
@@ -328,7 +325,7 @@ def describe_places(table: pd.DataFrame, class_names: Mapping[int, str]) -> list
 def describe_place(
     head: str, task: int, cls: int, class_names: Mapping[int, str] | None = None
 ) -> str:
-    """Where a number belongs, in words; "" for one of the whole stage.
+    """Describe the place of a number; "" for one of the whole stage.
 
     Examples
     --------

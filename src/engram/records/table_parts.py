@@ -1,5 +1,5 @@
-"""Part files of the long table, which many processes write side by side, and how many small ones
-are merged into few.
+"""Part files of the long table, which many processes write side by side: write, read, and merge
+many small ones into few.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 RUN = ("recipe", "seed", "order")
 _SUM, _NO_SUM = "engram-crc32", "00000000"  # an entry of a part file's footer
 _PAUSE = 2  # bytes
-_DENSE = 50  # rows in a byte: more than results ever have, however alike
+_DENSE = 50  # rows per byte: more than results ever compress to
 _SMALL = 20_000  # rows; below this, compression costs more time than it saves space
 
 
 def write_part(
     path: str | os.PathLike[str], rows: Rows | pa.Table, facts: Mapping[str, str] | None = None
 ) -> Path:
-    """Write rows as one part file, atomically, with facts in its footer."""
+    """Write rows as one part file atomically, with facts in its footer."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -53,7 +53,7 @@ def write_part(
 
 
 def _insert_checksum(content: pa.Buffer) -> bytearray:
-    """The bytes of a parquet file with their checksum where zeros keep the place for it."""
+    """Replace the zeros reserved in a parquet file by the checksum of its bytes."""
     sealed = bytearray(content)
     place = _find_checksum(memoryview(sealed))
     assert place is not None
@@ -62,17 +62,17 @@ def _insert_checksum(content: pa.Buffer) -> bytearray:
 
 
 def _find_checksum(content: memoryview) -> int | None:
-    """Where the checksum of a parquet file stands in its footer; None if there is none."""
+    """Find the offset of the checksum in the footer of a parquet file; None if there is none."""
     footer = int.from_bytes(content[-8:-4], "little") + 8
     start = max(len(content) - footer, 0)
     end = bytes(content[start:])
     found = end.rfind(_SUM.encode())
-    # between the name and the value: what the format says about the value's kind and length
+    # between name and value, the format encodes the value's kind and length
     return None if found < 0 else start + found + len(_SUM) + _PAUSE
 
 
 def _compute_checksum(content: memoryview, place: int) -> bytes:
-    """The checksum of all bytes, zeros in its own place."""
+    """Compute the checksum of all bytes, with zeros in place of the checksum itself."""
     value = zlib.crc32(content[:place])
     value = zlib.crc32(_NO_SUM.encode(), value)
     return f"{zlib.crc32(content[place + len(_NO_SUM) :], value):08x}".encode()
@@ -91,10 +91,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class PartContents:
-    """What the part files of a directory hold.
+    """Contents of the part files of a directory.
 
     `part` is the number of the file (an index into `files`) that each row of `table` came from.
-    `superseded` are rows of runs that were run anew since.
+    `superseded` are rows of runs that were run again since.
     """
 
     table: pa.Table
@@ -105,7 +105,7 @@ class PartContents:
 
 
 def read_part(path: str | os.PathLike[str]) -> pa.Table:
-    """Read one part file; `RecordError` with its name if it is cut off or garbled."""
+    """Read one part file; raises `RecordError` if it is truncated or damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -116,25 +116,25 @@ def read_part(path: str | os.PathLike[str]) -> pa.Table:
         content = memoryview(source.read_buffer())
         place = _find_checksum(content)
         if place is not None and content[place : place + 8] != _compute_checksum(content, place):
-            raise RecordError(f"{path}: is damaged (checksum mismatch)")
+            raise RecordError(f"{path}: damaged (checksum mismatch)")
         source.seek(0)
         file = pq.ParquetFile(source)
         if file.metadata.num_rows > _DENSE * len(content) + _SMALL:
             rows = f"{file.metadata.num_rows} rows in {len(content)} bytes"
-            raise RecordError(f"{path}: is not a results file ({rows})")
+            raise RecordError(f"{path}: not a results file ({rows})")
         table = file.reader.read_all(use_threads=False)
-        table.validate(full=True)  # text that is none would fail in whoever takes it for text
+        table.validate(full=True)  # invalid text would fail much later
     except (pa.ArrowException, OSError, ValueError) as problem:
-        raise RecordError(f"{path}: is not a valid results file ({problem})") from problem
+        raise RecordError(f"{path}: not a valid results file ({problem})") from problem
     if not table.schema.equals(part_schema(), check_metadata=False):
-        raise RecordError(f"{path}: does not have the columns of a results file")
+        raise RecordError(f"{path}: not a results file (other columns)")
     if place is None:
-        raise RecordError(f"{path}: is not a valid results file (no checksum in its footer)")
+        raise RecordError(f"{path}: not a valid results file (no checksum in its footer)")
     return table
 
 
 def read_parts(paths: Sequence[Path]) -> PartContents:
-    """Read part files, oldest first; broken ones are listed in `problems`, the rest is kept."""
+    """Read part files, oldest first; broken ones are listed in `problems`."""
     from concurrent.futures import ThreadPoolExecutor
 
     def attempt(path: Path) -> Any:
@@ -145,7 +145,7 @@ def read_parts(paths: Sequence[Path]) -> PartContents:
 
     ordered = sorted(paths, key=lambda p: p.name)
     workers = min(8, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:  # the reading itself does not hold the lock
+    with ThreadPoolExecutor(workers) as pool:  # reading releases the interpreter lock
         read = list(pool.map(attempt, ordered))
     good = [(p, t) for p, t in zip(ordered, read, strict=True) if not isinstance(t, Problem)]
     problems = tuple(t for t in read if isinstance(t, Problem))
@@ -155,15 +155,15 @@ def read_parts(paths: Sequence[Path]) -> PartContents:
 def read_folders(
     folders: Sequence[Path], listing: Callable[[Path], Iterable[Path]]
 ) -> PartContents:
-    """Read the part files of some directories, also while parts are being merged there.
+    """Read the part files of some directories, even while parts are being merged there.
 
-    `listing` says which there are.
+    `listing` lists the files of a directory.
     """
     for _ in range(5):
         files = [path for folder in folders for path in listing(folder)]
         parts = read_parts(files)
         if all(Path(problem.file).exists() for problem in parts.problems):
-            return parts  # otherwise a merge took a file away: look again
+            return parts  # otherwise a merge removed a file: list again
     return parts
 
 
@@ -180,7 +180,7 @@ def _join_tables(
 
 
 def encode_column(table: pa.Table, column: str) -> npt.NDArray[np.int64]:
-    """Whole numbers from 0 that tell the values of a text or integer column apart, [rows]."""
+    """Encode the values of a text or integer column as whole numbers from 0, [rows]."""
     chunked = table.column(column)
     if column in TEXT_COLUMNS:
         joined = chunked.combine_chunks()
@@ -191,7 +191,7 @@ def encode_column(table: pa.Table, column: str) -> npt.NDArray[np.int64]:
 
 
 def encode_columns(table: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.int64]:
-    """One whole number per row that tells combinations of columns apart, in order of appearance."""
+    """Encode combinations of columns as whole numbers in order of appearance, [rows]."""
     import pandas as pd
 
     key, size = np.zeros(len(table), np.int64), 1
@@ -206,7 +206,7 @@ def encode_columns(table: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.in
 
 
 def drop_superseded(parts: PartContents) -> PartContents:
-    """The rows that count: those of runs that were run anew are put aside."""
+    """Move the rows of runs that were run again to `superseded`."""
     folders = list(dict.fromkeys(path.parent for path in parts.files))
     marks = [Tombstones.read(folder) for folder in folders]
     if not any(marks):
@@ -220,7 +220,7 @@ def drop_superseded(parts: PartContents) -> PartContents:
     runs = list(zip(*columns, strict=True))
 
     def marks_of(which: Sequence[Mapping[Any, str]]) -> npt.NDArray[np.int64]:
-        """[folders, runs] the newest mark, -1 if there is none."""
+        """Find the newest mark, [folders, runs]; -1 if there is none."""
         found = [[place.get(one.get(key, ""), -1) for key in runs] for one in which]
         return np.array(found, np.int64).reshape(len(which), len(runs))
 
@@ -239,7 +239,7 @@ def drop_superseded(parts: PartContents) -> PartContents:
 
 
 def _starts_with(table: pa.Table, prefix: str) -> npt.NDArray[np.bool_]:
-    """[rows] whether the metric begins so."""
+    """Mark the rows whose metric begins with `prefix`, [rows]."""
     metric = table.column("metric").combine_chunks()
     words = metric.dictionary.to_pylist()
     chosen = np.array([word.startswith(prefix) for word in words], np.bool_)
@@ -247,7 +247,7 @@ def _starts_with(table: pa.Table, prefix: str) -> npt.NDArray[np.bool_]:
 
 
 def drop_repeats(parts: PartContents) -> PartContents:
-    """Where two parts hold the same number of the same run and stage, the later part counts.
+    """Drop repeated numbers: if two parts hold the same run and stage, the later part counts.
 
     That happens when two workers took the same run, or when a merge of parts was interrupted.
     """
@@ -267,25 +267,22 @@ def drop_repeats(parts: PartContents) -> PartContents:
     return replace(parts, table=parts.table.take(keep), part=parts.part[keep])
 
 
-# ------------------------------------------------------------------------------------------------
-# Many small results files become few large ones, while others read and write.
-#
-# A merged file says which parts it holds. From the moment it appears, readers pass those over, so
-# that no number counts twice; they are removed only later, when nobody can be in the middle of
-# reading them any more.
+# Merging, while others read and write. A merged file lists the parts it holds. Once it exists,
+# readers skip those parts, so that no number counts twice; they are removed later, when no process
+# can still be reading them.
 
 
 MERGED_SUFFIX = "-merged"
-MANY_FILES = 256  # results files in a directory before some are merged
-REMOVE_AFTER = 300.0  # seconds for which parts stay after they have been merged
-MANY_LISTS = 64  # files of lists of recipes before they become one
+MANY_FILES = 256  # results files in a directory from which on some are merged
+REMOVE_AFTER = 300.0  # seconds before merged parts are removed
+MANY_LISTS = 64  # lists of recipes from which on they are merged
 _PARTS = b"engram-parts"
 
 
 def result_files(folder: Path, listed: Sequence[str] | None = None) -> list[Path]:
-    """The results files that count, oldest first: without those that a merged one holds.
+    """List the results files that count, oldest first: without those in a merged one.
 
-    `listed` are the names of files of the folder, where they are known.
+    `listed` are the names of the files in the folder, if known.
     """
     found = list_names(folder, "results-", ".parquet") if listed is None else listed
     files = [folder / name for name in found if name.startswith("results-")]
@@ -296,12 +293,12 @@ def result_files(folder: Path, listed: Sequence[str] | None = None) -> list[Path
 
 
 def part_id(path: Path) -> str:
-    """The id of the part that a results file is."""
+    """Return the part id of a results file."""
     return path.stem.removeprefix("results-")
 
 
 def merged_part_ids(files: Iterable[Path]) -> set[str]:
-    """Every part that some merged file among these holds."""
+    """Return the ids of all parts in the merged files among these."""
     merged = [path for path in files if path.stem.endswith(MERGED_SUFFIX)]
     return {part for path in merged for part in _read_merged_ids(path, _stamp(path))}
 
@@ -309,13 +306,13 @@ def merged_part_ids(files: Iterable[Path]) -> set[str]:
 def _stamp(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
-    except OSError:  # removed by now; whoever reads it says so
+    except OSError:  # removed by now, which the reader reports
         return 0
 
 
 @functools.lru_cache(maxsize=1024)
 def _read_merged_ids(path: Path, stamp: int) -> frozenset[str]:
-    """The parts in one merged file; none if it cannot be read."""
+    """Read the ids of the parts in one merged file; empty if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -328,9 +325,9 @@ def _read_merged_ids(path: Path, stamp: int) -> frozenset[str]:
 
 
 def merge_parts(folder: Path, *, least: int = 2, later: float = REMOVE_AFTER) -> int:
-    """Merge results files where there are at least `least`; how many were merged.
+    """Merge results files if there are at least `least`, and return how many were merged.
 
-    Files that are larger than all that came after them stay, so that no number is copied more often
+    Files larger than all later ones together stay, so that no number is copied more often
     than the logarithm of their count. One process merges at a time; others go on meanwhile.
     """
     claims = Claims(folder)
@@ -348,7 +345,7 @@ def merge_parts(folder: Path, *, least: int = 2, later: float = REMOVE_AFTER) ->
 
 
 def _choose_files(files: list[Path], *, sparing: bool) -> list[Path]:
-    """The files to merge: the newest ones, up to one that is larger than all of them."""
+    """Choose the newest files, up to one that is larger than all of them."""
     if not sparing:
         return files
     chosen: list[Path] = []
@@ -378,7 +375,7 @@ def _merge_files(folder: Path, files: list[Path]) -> int:
 
 
 def _remove_merged(folder: Path, later: float) -> None:
-    """Remove parts that have been in a merged file for a while; broken ones were never merged."""
+    """Remove parts that were merged a while ago; broken ones were never merged."""
     limit = time.time() - later
     files = [folder / name for name in list_names(folder, "results-", ".parquet")]
     old = [
@@ -391,13 +388,13 @@ def _remove_merged(folder: Path, later: float) -> None:
 
 
 def _merge_lists(folder: Path) -> None:
-    """One list of recipes in place of many, under the oldest one's name."""
+    """Merge many lists of recipes into one, under the name of the oldest."""
     files = [folder / name for name in list_names(folder, "listed-", ".json")]
     if len(files) < MANY_LISTS:
         return
     try:
         every = dict.fromkeys(str(one) for path in files for one in read_json(path))
-    except RecordError:  # whoever reads the list says what is broken
+    except RecordError:  # the reader of the list reports it
         return
     write_json(files[0], list(every))
     for path in files[1:]:

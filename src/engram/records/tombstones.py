@@ -1,4 +1,4 @@
-"""Runs that were run or measured anew: what was recorded before a mark is kept, and passed over."""
+"""Marks of runs that were run or measured again: older records stay on disk but do not count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARK_PREFIX = "superseded-"
 
 
 class Tombstones:
-    """The newest mark of each run of a directory, for all of it or for some metrics.
+    """The newest mark of each run of a directory, for all its records or for some metrics.
 
     Examples
     --------
@@ -36,13 +36,13 @@ class Tombstones:
 
     @property
     def parts(self) -> set[str]:
-        """Every part that marks something."""
+        """Return the ids of all parts that mark something."""
         every = [self.newest, *self.metrics.values()]
         return {part for runs in every for part in runs.values()}
 
     @classmethod
     def read(cls, folder: Path) -> Tombstones:
-        """The marks of a run directory; a mark that cannot be read is an error, not nothing."""
+        """Read the marks of a run directory; raises for a mark that cannot be read."""
         newest: dict[Key, str] = {}
         metrics: dict[str, dict[Key, str]] = {}
         for path in mark_files(folder):
@@ -56,27 +56,27 @@ class Tombstones:
         return cls(newest, metrics)
 
     def hides(self, run: Key, part: str) -> bool:
-        """Whether what this part says about a run has been superseded."""
+        """Return whether the records of a run in this part are superseded."""
         return part < self.newest.get(run, "")
 
     def hides_entry(self, entry: Any, part: str) -> bool:
-        """Whether an entry of a ledger is about a run that has been superseded."""
+        """Return whether an entry of a ledger is about a superseded run."""
         try:
             run = (str(entry["recipe"]), int(entry["seed"]), str(entry["order"]))
-        except (KeyError, TypeError, ValueError):  # about no single run
+        except (KeyError, TypeError, ValueError):  # not about a single run
             return False
         return self.hides(run, part)
 
 
 def mark_files(folder: Path) -> list[Path]:
-    """The files with marks, oldest first."""
+    """List the files with marks, oldest first."""
     return [folder / name for name in list_names(folder, MARK_PREFIX, ".json")]
 
 
 def write_mark(folder: Path, part: str, runs: Iterable[Key], metrics: str = "") -> Path:
-    """From this part on, what older parts say about some runs counts no more.
+    """Mark the records of some runs in parts older than this one as superseded.
 
-    With `metrics`, only the rows whose metric begins with it.
+    With `metrics`, only rows whose metric begins with it.
     """
     only = {"metrics": metrics} if metrics else {}
     content = {"runs": [list(run) for run in runs], **only}

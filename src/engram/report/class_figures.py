@@ -170,7 +170,6 @@ def _add_confusion(
     drawn.update_yaxes(showgrid=False, autorange="reversed")
 
 
-# ------------------------------------------------------------------------------------------------
 # How sure methods are, against how often they are right.
 
 
@@ -252,7 +251,6 @@ def calibration_table(digest: ReportData) -> Table | None:
     return Table("calibration", "Calibration", tuple(columns), frame, note)
 
 
-# ------------------------------------------------------------------------------------------------
 # What label sets say stage by stage: all tasks so far, the newest, superclasses and subclasses.
 
 

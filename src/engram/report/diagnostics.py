@@ -16,7 +16,6 @@ from engram.metrics import human_bytes
 from engram.records.head_views import FIGURES
 from engram.records.label_tree import COUNTED
 
-# ------------------------------------------------------------------------------------------------
 # Signs that a run keeps something else than its author believes.
 
 
@@ -75,7 +74,6 @@ def growth_outside_the_memory(table: pd.DataFrame) -> list[Finding]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------
 # A finding of the doctor, and what its checks read the long table with.
 
 

@@ -115,7 +115,6 @@ def _detector_costs(digest: ReportData) -> pd.DataFrame:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # False alarms of detectors: does a threshold keep what it promised?
 
 
@@ -157,7 +156,6 @@ def alarms_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     return Section("novelty-alarms", "Novelty: thresholds", text, tuple(panels))
 
 
-# ------------------------------------------------------------------------------------------------
 # Features of inside, forgotten and outside items: their length, mean and deviation, and a map.
 
 
@@ -253,7 +251,6 @@ def _draw_map(one: FeatureSample, name: str) -> go.Figure:
     return figure
 
 
-# ------------------------------------------------------------------------------------------------
 # Scores of detectors: ROC curves, and how those of the three sets are distributed.
 
 

@@ -253,7 +253,6 @@ def _yaml(value: Any) -> str:
     return str(yaml.dump(plain, Dumper=dumper, allow_unicode=True, sort_keys=False, width=100))
 
 
-# ------------------------------------------------------------------------------------------------
 # Pieces of the page that need care: swatches, cells that sort, and JSON inside a script.
 
 

@@ -27,7 +27,6 @@ from engram.records.run_metrics import pair_by_seed
 from engram.report.recipe_facts import is_reference, stream_name, trains_on_past
 from engram.report.report_inputs import ReportInput
 
-# ------------------------------------------------------------------------------------------------
 # The data-access ledger, whatever its depth: who read what, summed over stages and runs.
 
 
@@ -144,7 +143,6 @@ def sum_ledger_entries(
     return sorted(rows, key=lambda row: order.index(row[0]))
 
 
-# ------------------------------------------------------------------------------------------------
 # What each run cost, from the long table.
 
 
@@ -449,7 +447,6 @@ def _runs_without_results(
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------
 # What sums up runs over label sets: one score over the test rows of all tasks so far.
 
 

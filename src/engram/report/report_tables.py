@@ -231,7 +231,6 @@ def build_tables(inputs: ReportInput, digest: ReportData) -> list[Table]:
     return [table for table in found if table is not None]
 
 
-# ------------------------------------------------------------------------------------------------
 # The tables of a paper: each method's mean with its interval, and every pair tested.
 
 
@@ -317,7 +316,6 @@ def _difference_table(digest: ReportData, frame: pd.DataFrame) -> Table:
     return Table("differences", "Differences", columns, shown, note)
 
 
-# ------------------------------------------------------------------------------------------------
 # The tables of a report as files of their own.
 
 

@@ -131,7 +131,9 @@ def estimate_costs(
         told(group, place, len(groups))
         timing.time_closely(group)
     return [
-        _make_cost_estimate([plans[one] for one in group.places], group.lockstep, timing.of(group))
+        _make_cost_estimate(
+            [plans[one] for one in group.places], group.lockstep, timing.seconds_of(group)
+        )
         for group in groups
     ]
 
@@ -159,14 +161,14 @@ def _time_within_limit(
             timing.time_quickly(group)
 
     def costliest() -> list[TimedGroup]:
-        known = filter(timing.knows, kinds)
-        return sorted(known, key=lambda one: -steps[one.kind] * timing.of(one).step)
+        known = filter(timing.is_timed, kinds)
+        return sorted(known, key=lambda one: -steps[one.kind] * timing.seconds_of(one).step)
 
     for group in costliest():
-        if ends.seconds + timing.needed(group) < 0:
+        if ends.seconds + timing.seconds_needed(group) < 0:
             timing.time_late_step(group)
     for group in costliest():
-        if ends.seconds + timing.needed(group, closely=True) < 0:
+        if ends.seconds + timing.seconds_needed(group, closely=True) < 0:
             timing.time_closely(group)
 
 
@@ -186,7 +188,6 @@ def _make_cost_estimate(plans: Sequence[Plan], lockstep: bool, found: RunSeconds
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------
 # Seconds of a few steps: what forecasts are multiplied from.
 
 
@@ -201,7 +202,7 @@ SHORT_STEPS_SECONDS = (
     0.1  # seconds of a few steps among which the opening of a stage may be the most
 )
 ROW_STRIDE = 8  # of so many rows one is enough to time slow steps over whole tasks
-REPLAY_ADDING_ROWS = ("pair", "apart", "tasks")  # kinds of replay that add rows to every step
+REPLAY_ADDING_ROWS = ("pair", "separate", "tasks")  # kinds of replay that add rows to every step
 
 
 class RunSeconds(NamedTuple):
@@ -270,11 +271,11 @@ class RunTimer:
         self._again: dict[Any, float] = {}  # seconds of a late step of ten, by kind
         self._close: dict[Any, RunSeconds] = {}
 
-    def knows(self, group: TimedGroup) -> bool:
+    def is_timed(self, group: TimedGroup) -> bool:
         """Whether runs of this kind were timed."""
         return group.kind in self._groups
 
-    def of(self, group: TimedGroup) -> RunSeconds:
+    def seconds_of(self, group: TimedGroup) -> RunSeconds:
         """The seconds of a kind; where it was not timed, by others of the same network."""
         kind = group.kind
         if kind in self._close:
@@ -291,19 +292,19 @@ class RunTimer:
 
     def _of_plain(self, group: TimedGroup) -> RunSeconds:
         """What a method with one pass in a step would take."""
-        found = self.of(group)
+        found = self.seconds_of(group)
         return found._replace(step=found.step / count_passes(group.runs[0].method))
 
-    def needed(self, group: TimedGroup, *, closely: bool = False) -> float:
+    def seconds_needed(self, group: TimedGroup, *, closely: bool = False) -> float:
         """About how many seconds another look takes: stages after first ones with one step."""
-        found = self.of(group)
+        found = self.seconds_of(group)
         if not closely:
             return (1 + MORE_STEPS) * found.step + 2 * found.fixed
         return 2 * (2 * FEW_STEPS + MORE_STEPS) * found.step + 12 * found.fixed
 
     def time_quickly(self, group: TimedGroup) -> None:
         """Time a kind by two steps of one stage, its opening among them; unless it is known."""
-        if not self.knows(group):
+        if not self.is_timed(group):
             self._glances[group.kind] = _time_quickly(group, self.device)
             self._groups[group.kind] = group
 
@@ -319,7 +320,7 @@ class RunTimer:
         """Time a kind by stages of two and of ten steps, unless that was done."""
         if group.kind in self._close:
             return
-        if not self.knows(group) and not self._groups:  # the first steps of a process are slow
+        if not self.is_timed(group) and not self._groups:  # the first steps of a process are slow
             thin = [_thin_stream(stream) for stream in group.streams]
             time_stage(group.runs, thin, 1, self.device, group.lockstep)
         self._close[group.kind] = _time_closely(group, self.device)
@@ -428,7 +429,6 @@ def _shrink_task(task: Task, batch: int) -> Task:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------
 # Seconds of one stage with a few steps.
 
 
@@ -484,7 +484,7 @@ class _StageWatch:
     """
 
     every = 0.0  # seconds between two saves, so that each step is a slice
-    stops = False
+    should_stop = False
 
     def __init__(self, device: torch.device, prologue: bool) -> None:
         self.device, self.prologue = device, prologue
@@ -550,6 +550,6 @@ def shorten_training(training: Training, steps: int) -> Training:
     """Settings for a few steps."""
     # one step of the first stage is enough to have a past
     return replace(
-        training, iterations=steps, epochs=1, first_factor=1 / steps, evaluate_every=0, patience=0,
-        restore_best=False, schedule="constant", min_lr=0.0,
+        training, iterations=steps, epochs=1, first_task_scale=1 / steps, evaluate_every=0,
+        patience=0, restore_best=False, schedule="constant", stop_lr=0.0,
     )  # fmt: skip

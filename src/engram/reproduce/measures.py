@@ -214,7 +214,6 @@ def order_disparities(
     return {which: pick(which) for which in DISPARITIES}
 
 
-# ------------------------------------------------------------------------------------------------
 # Measures of what detectors find novel: from stored scores to one value per repetition.
 
 

@@ -108,21 +108,24 @@ def plan(
     drawn = table.figures if not cells else () if table.cells else choose_rows(table, cells)
     if data_root is not None:
         search_root(str(data_root))  # a folder that is not there is no reason, but a mistake
-    shelf = DataCache(None if data_root is None else str(data_root), table.settings)
-    _check_settings(table, shelf)
-    entries = tuple(_check_entry(table, cell, shelf) for cell in chosen)
-    figures, absent = _check_figures(drawn, shelf)
+    data_cache = DataCache(None if data_root is None else str(data_root), table.settings)
+    _check_settings(table, data_cache)
+    entries = tuple(_check_entry(table, cell, data_cache) for cell in chosen)
+    figures, absent = _check_figures(drawn, data_cache)
     recipes = _order_recipes(entries, figures, table.rank)
-    runs, ids, orders = _make_runs(recipes, shelf)
+    runs, ids, orders = _make_runs(recipes, data_cache)
     if figures and cells:  # what is recorded of its other rows is drawn with those that are run
         names = {figure.name for figure in figures}
         others = [r for one in table.figures if one.name in names for r in one.recipes]
-        _, ids, orders = _make_runs([r for r in others if not shelf.explain_missing([r])], shelf)
+        _, ids, orders = _make_runs(
+            [r for r in others if not data_cache.explain_missing([r])], data_cache
+        )
     made = ReproductionPlan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
-        runs=tuple(runs), notes=(*table.notes, *shelf.notes),
-        done=len(runs) - len(find_unfinished(runs, out)), ids=ids, orders=orders, root=shelf.root,
-        by_recipe=tuple((recipe, tuple(shelf.runs(recipe))) for recipe in recipes),
+        runs=tuple(runs), notes=(*table.notes, *data_cache.notes),
+        done=len(runs) - len(find_unfinished(runs, out)), ids=ids, orders=orders,
+        root=data_cache.root,
+        by_recipe=tuple((recipe, tuple(data_cache.runs(recipe))) for recipe in recipes),
     )  # fmt: skip
     if not measure:
         return made
@@ -179,59 +182,59 @@ def choose_rows(table: PaperTable, expression: str) -> tuple[PaperFigure, ...]:
     return tuple(found)
 
 
-def _check_settings(table: PaperTable, shelf: DataCache) -> None:
+def _check_settings(table: PaperTable, data_cache: DataCache) -> None:
     """Complain about settings that no recipe takes, in cells that were not asked for as well."""
-    if not shelf.settings:
+    if not data_cache.settings:
         return
     for cell in table.cells:
         try:
             table.entry(cell)
         except BadArgument as error:
-            shelf.refused(error)
+            data_cache.explain_refusal(error)
 
 
-def _check_entry(table: PaperTable, cell: Cell, shelf: DataCache) -> CellEntry:
+def _check_entry(table: PaperTable, cell: Cell, data_cache: DataCache) -> CellEntry:
     try:
         entry = table.entry(cell)
     except BadArgument as error:  # a method or model that this version does not have
-        return CellEntry(missing=shelf.refused(error))
+        return CellEntry(missing=data_cache.explain_refusal(error))
     if entry.missing:
         return entry
     if entry.counted is not None:
-        return _count_entry(entry, shelf)
-    why = shelf.explain_missing(entry.recipes) or _explain_short_stream(entry, shelf)
+        return _count_entry(entry, data_cache)
+    why = data_cache.explain_missing(entry.recipes) or _explain_short_stream(entry, data_cache)
     if why:
         return replace(entry, recipes=(), missing=why)
-    extra = [r for r in shelf.reasons(entry.recipes) if r not in entry.reasons]
+    extra = [r for r in data_cache.reasons(entry.recipes) if r not in entry.reasons]
     return replace(entry, reasons=(*entry.reasons, *extra))
 
 
-def _explain_short_stream(entry: CellEntry, shelf: DataCache) -> str:
+def _explain_short_stream(entry: CellEntry, data_cache: DataCache) -> str:
     """Why a number is never reached where the stream ends before, "" where it is."""
     for recipe in entry.recipes:
-        count = len(shelf.stream(recipe))
+        count = len(data_cache.stream(recipe))
         if count < entry.tasks:
             return f"the stream of {recipe.stream['data']} has {plural(count, 'task')}"
     return ""
 
 
-def _count_entry(entry: CellEntry, shelf: DataCache) -> CellEntry:
+def _count_entry(entry: CellEntry, data_cache: DataCache) -> CellEntry:
     """The entry with the number that is read off the data."""
     if entry.counted is None:
         return entry
     recipe, count = entry.counted
     try:
-        stream = shelf.stream(recipe)
+        stream = data_cache.stream(recipe)
     except BadArgument as error:
-        missing = isinstance(shelf.find(recipe), str)
-        return replace(entry, missing=str(error) if missing else shelf.refused(error))
+        missing = isinstance(data_cache.load(recipe), str)
+        return replace(entry, missing=str(error) if missing else data_cache.explain_refusal(error))
     return replace(entry, measure=constant(float(count(stream))))
 
 
 def _check_figures(
-    figures: Sequence[PaperFigure], shelf: DataCache
+    figures: Sequence[PaperFigure], data_cache: DataCache
 ) -> tuple[tuple[PaperFigure, ...], dict[str, str]]:
-    absent = {one.name: shelf.explain_missing(one.recipes) for one in figures}
+    absent = {one.name: data_cache.explain_missing(one.recipes) for one in figures}
     found = tuple(figure for figure in figures if not absent[figure.name])
     return found, {name: why for name, why in absent.items() if why}
 
@@ -250,13 +253,13 @@ def _order_recipes(
 
 
 def _make_runs(
-    ordered: Sequence[Recipe], shelf: DataCache
+    ordered: Sequence[Recipe], data_cache: DataCache
 ) -> tuple[list[Plan], dict[str, str], dict[tuple[str, str], str]]:
     """All runs once, in the order of their recipes; ids and orders."""
-    runs = {run.key: run for recipe in ordered for run in shelf.runs(recipe)}
-    ids = {recipe.key: run.recipe for recipe in ordered for run in shelf.runs(recipe)}
+    runs = {run.key: run for recipe in ordered for run in data_cache.runs(recipe)}
+    ids = {recipe.key: run.recipe for recipe in ordered for run in data_cache.runs(recipe)}
     orders = {(recipe.key, run.order): recipe.order for recipe in ordered
-              for run in shelf.runs(recipe) if run.order != recipe.order}  # fmt: skip
+              for run in data_cache.runs(recipe) if run.order != recipe.order}  # fmt: skip
     return list(runs.values()), ids, orders
 
 
@@ -268,7 +271,6 @@ def find_unfinished(runs: Sequence[Plan], out: str | os.PathLike[str] | None) ->
     return [run for run in runs if not folder.ended(*run.key, stages=len(run.run.stream))]
 
 
-# ------------------------------------------------------------------------------------------------
 # Data sets and streams of a reproduction, and why some recipe cannot be run here.
 
 
@@ -290,20 +292,20 @@ class DataCache:
         self._models: set[str] = set()  # those that were tried
         self._planner = Planner(root)
 
-    def refused(self, error: BadArgument) -> str:
+    def explain_refusal(self, error: BadArgument) -> str:
         """The reason not to run a cell, unless settings are to blame."""
         if self.settings:
             raise BadArgument(f"{error} (with {format_settings(self.settings)})") from error
         return str(error)
 
-    def find(self, recipe: Recipe) -> Data | str:
+    def load(self, recipe: Recipe) -> Data | str:
         source = self._source(recipe)
         if source not in self.data:
             try:
                 self.data[source] = recipe.data(self.root)
             except BadArgument as error:
                 absent = not self._mistaken(recipe)
-                self.data[source] = str(error) if absent else self.refused(error)
+                self.data[source] = str(error) if absent else self.explain_refusal(error)
         return self.data[source]
 
     def _mistaken(self, recipe: Recipe) -> bool:
@@ -325,7 +327,7 @@ class DataCache:
     def stream(self, recipe: Recipe) -> Stream:
         where = repr(to_plain(recipe.stream))
         if where not in self.streams:
-            data = self.find(recipe)
+            data = self.load(recipe)
             if isinstance(data, str):
                 raise BadArgument(data)
             self.streams[where] = recipe.build_stream(data)
@@ -350,17 +352,17 @@ class DataCache:
     def explain_missing(self, recipes: Iterable[Recipe]) -> str:
         """Why some recipe cannot be run here, "" if all can."""
         for recipe in recipes:
-            data = self.find(recipe)
+            data = self.load(recipe)
             if isinstance(data, str):
                 return data
             try:
                 self.runs(recipe)
             except BadArgument as error:
-                return self.refused(error)
+                return self.explain_refusal(error)
         return ""
 
     def reasons(self, recipes: Iterable[Recipe]) -> list[str]:
-        found = (self.find(recipe) for recipe in recipes)
+        found = (self.load(recipe) for recipe in recipes)
         return [DATA_SUBSET] if any(missing_rows(d) for d in found if isinstance(d, Data)) else []
 
     @property
@@ -369,7 +371,6 @@ class DataCache:
         return tuple(dict.fromkeys(f"{d.name}: {note}" for d in loaded for note in d.notes))
 
 
-# ------------------------------------------------------------------------------------------------
 # Over how many processes runs are spread, and what that makes of a forecast.
 
 
@@ -416,7 +417,6 @@ def estimate_seconds(costs: Sequence[CostEstimate], processes: int, device: Any)
     return max([total / count, *longest])
 
 
-# ------------------------------------------------------------------------------------------------
 # What a plan promises: every cell with its printed number, and whether it can be made here.
 
 

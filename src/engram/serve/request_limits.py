@@ -18,6 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engram.errors import EngramError, check_float, check_int
+from engram.renamed import accept_old_names
 from engram.serve.service_metrics import ServiceMetrics
 
 Scope = MutableMapping[str, Any]
@@ -35,13 +36,14 @@ OPEN_PATHS = (
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
+@accept_old_names
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
     """How much and how slowly one request may ask.
 
     Parameters
     ----------
-    most_bytes
+    max_request_bytes
         Of a request's body; 413 beyond.
     read_seconds
         In which a request must have arrived, headers and body; 408 beyond.
@@ -51,13 +53,13 @@ class RequestLimits:
         At once; 503 beyond.
     """
 
-    most_bytes: int = 16 << 20
+    max_request_bytes: int = 16 << 20
     read_seconds: float = 10.0
     answer_seconds: float = 60.0
     connections: int = 512
 
     def __post_init__(self) -> None:
-        check_int("most_bytes", self.most_bytes, 1)
+        check_int("max_request_bytes", self.max_request_bytes, 1)
         check_int("connections", self.connections, 1)
         check_float("read_seconds", self.read_seconds, open_low=True)
         check_float("answer_seconds", self.answer_seconds, open_low=True)
@@ -118,7 +120,7 @@ class RequestGate:
             raise RequestRefused(401, "a token is required: Authorization: Bearer TOKEN")
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        most, parts, size = self.limits.most_bytes, [], 0
+        most, parts, size = self.limits.max_request_bytes, [], 0
         said = dict(scope["headers"]).get(b"content-length", b"0")
         if said.isdigit() and int(said) > most:
             raise RequestRefused(413, f"at most {most} bytes in a request")
@@ -181,7 +183,6 @@ def _matches_template(path: str, template: str) -> bool:
     return len(own) == len(wanted) and all(b.startswith("{") or a == b for a, b in pairs)
 
 
-# ------------------------------------------------------------------------------------------------
 # uvicorn with one thing more: who sends headers too slowly is cut off.
 
 

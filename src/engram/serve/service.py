@@ -82,7 +82,7 @@ class Service:
     # -- asking ------------------------------------------------------------------------------------
     def predict(self, x: Any, task: int | None, probabilities: bool) -> dict[str, Any]:
         """Labels of inputs, all of one and the same published network."""
-        now = self.learner.published
+        now = self.learner.snapshot
         found: dict[str, Any] = {"tasks": now.stage + 1}
         if probabilities:
             found["classes"] = now.classes.tolist()
@@ -108,8 +108,8 @@ class Service:
             wait = "1 task waits" if count == 1 else f"{count} tasks wait"
             raise QueueFull(f"{wait} already; try again later")
         learner = self.learner
-        new = NewTask.of(x, y, None, learner.published.facts["inputs"])
-        learner.refuse(new)
+        new = NewTask.from_arrays(x, y, None, learner.snapshot.facts["inputs"])
+        learner.check_task(new)
         job = self.jobs.add(new.x, y)
         self._wake.set()
         return job
@@ -117,7 +117,7 @@ class Service:
     @property
     def health(self) -> dict[str, Any]:
         """What is there."""
-        now = self.learner.published
+        now = self.learner.snapshot
         job = self.jobs.next()
         return {
             "status": "ok", "tasks": now.stage + 1, "classes": now.classes.tolist(),
@@ -180,7 +180,6 @@ def require_model_file(path: Path) -> Path:
     return path
 
 
-# ------------------------------------------------------------------------------------------------
 # The process that learns, seen from the service: started when needed, and again if it dies.
 
 
@@ -258,7 +257,6 @@ class TrainingProcess:
         return lines[-1] if lines else ""
 
 
-# ------------------------------------------------------------------------------------------------
 # Tasks that wait to be learnt, as files: accepted is kept, whatever happens to the process.
 
 

@@ -27,16 +27,16 @@ class MemoryNeed(NamedTuple):
     each: int
     room: int
 
-    def of(self, runs: int) -> int:
+    def bytes_for(self, runs: int) -> int:
         """Bytes that so many runs take."""
         return int(SAFETY * (self.base + self.each * runs))
 
-    def most(self, room: float) -> int:
+    def most_runs(self, room: float) -> int:
         """How many runs fit into so many bytes; one at least, because nobody can do with less.
 
         Examples
         --------
-        >>> MemoryNeed(base=100, each=10, room=1000).most(300)
+        >>> MemoryNeed(base=100, each=10, room=1000).most_runs(300)
         10
         """
         return max(1, int((room / SAFETY - self.base) // max(self.each, 1)))

@@ -179,7 +179,6 @@ def estimate_work(run: Run, parameters: int) -> float:
     return rows * parameters
 
 
-# ------------------------------------------------------------------------------------------------
 # What becomes of groups of runs that were lost or failed, whoever trained them.
 
 
@@ -208,32 +207,32 @@ class RetryQueue:
         self.failures: list[str] = []
         self._note = note
 
-    def again(self, attempt: Attempt) -> None:
+    def requeue(self, attempt: Attempt) -> None:
         """As it was, and next."""
         self.waiting.appendleft(attempt)
 
-    def failed(self, attempt: Attempt, words: str) -> None:
+    def handle_failure(self, attempt: Attempt, words: str) -> None:
         """Something went wrong in a group: one run may be at fault, so its parts are tried."""
         if len(attempt.group) > 1:
-            self._apart(attempt)
+            self._split_group(attempt)
         else:
             self.failures.append(f"{attempt.group.words}: {words}")
 
-    def lost(self, attempt: Attempt, how: str, *, node: bool = False) -> None:
+    def handle_loss(self, attempt: Attempt, how: str, *, node: bool = False) -> None:
         """A worker or its node has died: another one tries, unless that is what kills them."""
         group, words = attempt.group, f"{attempt.group.words}: {how}"
         tries, nodes = attempt.tries + (not node), attempt.nodes + node
         if tries <= MOST_TRIES and nodes <= MOST_NODES:
             self._note(f"{words}; another one continues it")
-            self.again(replace(attempt, tries=tries, nodes=nodes, begun=False, node=""))
+            self.requeue(replace(attempt, tries=tries, nodes=nodes, begun=False, node=""))
         elif len(group) > 1:
             self._note(f"{words}{_again_text()}; its runs are retried separately")
-            self._apart(attempt)
+            self._split_group(attempt)
         else:
             kept = "what it recorded is kept; repeat the call to continue"
             self.failures.append(f"{words}{_again_text()}; {kept}")
 
-    def _apart(self, attempt: Attempt) -> None:
+    def _split_group(self, attempt: Attempt) -> None:
         self.waiting.extendleft(Attempt(half) for half in reversed(attempt.group.halves()))
 
     def raise_failures(self) -> None:

@@ -15,10 +15,12 @@ from engram.experiments import Callback, Plan, Recipe, execute
 from engram.experiments.plan import make_plans_by_recipe
 from engram.experiments.recorder import Recorder
 from engram.records import Result
+from engram.renamed import accept_old_names
 
 PlanKey = tuple[str, int, str]  # of a run: recipe, seed, order
 
 
+@accept_old_names
 @dataclass(kw_only=True)
 class Work:
     """Recipes, and how they are to be run.
@@ -37,7 +39,7 @@ class Work:
         Told of notes, steps and finished stages, whoever trains them.
     deadline
         ``time.monotonic`` after which nothing further is begun.
-    compile, deterministic, checkpoint_every, again
+    compile, deterministic, checkpoint_every, rerun
         As in `engram.run`.
     planned
         The plans of each recipe, where the caller has made them already.
@@ -54,7 +56,7 @@ class Work:
     checkpoint_every: float | str = "5m"
     callback: Callback | None = None
     deadline: float | None = None
-    again: bool = False
+    rerun: bool = False
     planned: Sequence[Sequence[Plan]] = ()
 
     def __post_init__(self) -> None:
@@ -74,7 +76,7 @@ class Work:
         """Everything in this process; see `engram.run` for `together`."""
         return execute(
             self.plans, out=self.out, device=self.device, together=together,
-            compile=self.compile, callback=self.callback, deadline=self.deadline, again=self.again,
+            compile=self.compile, callback=self.callback, deadline=self.deadline, rerun=self.rerun,
             deterministic=self.deterministic, checkpoint_every=self.checkpoint_every,
         ).result()  # fmt: skip
 
@@ -111,7 +113,6 @@ class Pool(Protocol):
     def __call__(self, work: Work) -> Result: ...
 
 
-# ------------------------------------------------------------------------------------------------
 # Runs of equal shapes in lockstep where that is faster, as `engram.run` does.
 
 
@@ -120,7 +121,6 @@ def train_auto(work: Work) -> Result:
     return work.run_here(together=None)
 
 
-# ------------------------------------------------------------------------------------------------
 # One run after the other.
 
 
@@ -129,7 +129,6 @@ def train_serial(work: Work) -> Result:
     return work.run_here(together=False)
 
 
-# ------------------------------------------------------------------------------------------------
 # Runs of equal shapes in lockstep, whatever their size.
 
 

@@ -77,7 +77,7 @@ def train(work: Work) -> Result:
         work.out,
         device=device,
         callback=work.callback,
-        again=work.again,
+        rerun=work.rerun,
     )
     late = work.deadline is not None and time.monotonic() >= work.deadline
     if recorder.open and not late and recorder.folder is not None:
@@ -183,7 +183,7 @@ class WorkerTeam:
             return
         if kind == "end":
             if told:
-                self.retries.failed(attempt, *told)
+                self.retries.handle_failure(attempt, *told)
             self._give(pipe, process)
         else:
             self._hearing.receive(kind, *told)
@@ -194,7 +194,7 @@ class WorkerTeam:
         pipe.close()
         process.join()
         how = f"its worker process ended early (exit code {process.exitcode})"
-        self.retries.lost(attempt, how)
+        self.retries.handle_loss(attempt, how)
         while self.retries.waiting and len(self._busy) < self._most:
             self._start()
 
@@ -260,7 +260,7 @@ class _WorkerState:
         """Train one group, given its recipes and the keys of its runs; what went wrong."""
         job, (contents, keys) = self.job, given
         try:
-            made = [plan for one in contents for plan in self.planner.of(Recipe.of(one))]
+            made = [plan for one in contents for plan in self.planner.plan(Recipe.of(one))]
             found = {plan.key: plan for plan in made}
             execute(
                 [found[key] for key in keys], out=self.folder, device=job.device,

@@ -85,7 +85,7 @@ def _train_into(work: Work, folder: Path) -> Result:
         folder,
         device="cpu",
         callback=work.callback,
-        again=work.again,
+        rerun=work.rerun,
     )
     late = work.deadline is not None and time.monotonic() >= work.deadline
     if recorder.open and not late and recorder.folder is not None:
@@ -120,11 +120,11 @@ def _train_groups(work: Work, recorder: Recorder, room: ClusterResources) -> Non
         needs = MemoryNeeds(job, contents, room)
         there = select_unfinished(large, recorder.open)
         needs.measure([one for one in there if one.lockstep or device == "cuda"])
-        groups = select_unfinished(divide_groups(large, places, needs.most), recorder.open)
+        groups = select_unfinished(divide_groups(large, places, needs.most_runs), recorder.open)
         left = None if work.deadline is None else work.deadline - time.monotonic()
         mailbox = ray.remote(Mailbox).options(num_cpus=0, **_driver_node_options()).remote(left)
         team = Dispatcher(
-            groups, job, recorder, room, contents, needs.of, workers=work.workers,
+            groups, job, recorder, room, contents, needs.find_need, workers=work.workers,
             shared=work.out is not None, deadline=work.deadline,
         )  # fmt: skip
         team.work(mailbox)
@@ -194,17 +194,19 @@ class MemoryNeeds:
             except ray.exceptions.RayError:  # whoever trains it says what is wrong with it
                 ray.cancel(found)
 
-    def of(self, group: WorkerGroup) -> MemoryNeed | None:
+    def find_need(self, group: WorkerGroup) -> MemoryNeed | None:
         """What a group needs, if that is known."""
         return self._found.get(_memory_key(group))
 
-    def most(self, group: WorkerGroup) -> int:
+    def most_runs(self, group: WorkerGroup) -> int:
         """Runs that a worker has room for."""
-        need = self.of(group)
+        need = self.find_need(group)
         if need is None:
             return len(group)
         cuda = self.job.device == "cuda"
-        return need.most(MOST_GPU_MEMORY_SHARE * need.room if cuda else self.room.memory_per_cpu)
+        return need.most_runs(
+            MOST_GPU_MEMORY_SHARE * need.room if cuda else self.room.memory_per_cpu
+        )
 
 
 def _memory_key(group: WorkerGroup) -> Any:
@@ -213,7 +215,6 @@ def _memory_key(group: WorkerGroup) -> Any:
     return type(run.method), model, run.training.batch_size, id(run.stream.data), group.lockstep
 
 
-# ------------------------------------------------------------------------------------------------
 # A cluster of Ray: connecting to it, and what it has room for.
 
 
@@ -359,7 +360,6 @@ def _restore_handlers(handlers: Mapping[int, Any]) -> None:
             signal.signal(number, handler)
 
 
-# ------------------------------------------------------------------------------------------------
 # Groups of runs, handed out to the workers of a cluster until all are through.
 
 
@@ -426,9 +426,9 @@ class Dispatcher:
         import ray
 
         window = self._window()
-        while self.retries.waiting and len(self._busy) < window and not self._late():
+        while self.retries.waiting and len(self._busy) < window and not self._is_late():
             self._hand_out(self.retries.waiting.popleft())
-        if self._late():
+        if self._is_late():
             self.retries.waiting.clear()
             self._cancel_queued()
         if not self._busy:
@@ -455,7 +455,7 @@ class Dispatcher:
         part = self.resources(self.retries.waiting[0])["num_gpus"]
         return max(1, min(self.room.cpus, int(self.room.gpus / part)))
 
-    def _late(self) -> bool:
+    def _is_late(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def _hand_out(self, attempt: Attempt) -> None:
@@ -486,12 +486,12 @@ class Dispatcher:
         if self.job.device != "cuda":
             found: dict[str, float] = {"num_cpus": self.cpus}
             if need is not None:
-                found["memory"] = int(min(need.of(runs), self.room.largest_memory))
+                found["memory"] = int(min(need.bytes_for(runs), self.room.largest_memory))
             return found
         part = (
             1.0
             if need is None or attempt.whole
-            else need.of(runs) / (MOST_GPU_MEMORY_SHARE * need.room)
+            else need.bytes_for(runs) / (MOST_GPU_MEMORY_SHARE * need.room)
         )
         if self.workers:
             part = max(part, min(1.0, self.room.gpus / self.workers))
@@ -554,18 +554,25 @@ class Dispatcher:
             raise EngramError(f"{attempt.node}: {words}")
         if kind == "absent":  # that node does not see the run directory: files travel from now on
             self.shared = False
-            retries.again(attempt)
+            retries.requeue(attempt)
         elif kind == "worker":
-            retries.lost(attempt, "its worker process ended early")
+            retries.handle_loss(attempt, "its worker process ended early")
         elif kind in ("node", "ended"):
-            retries.lost(attempt, f"its node {attempt.node}".rstrip() + " ended early", node=True)
-        elif kind == "memory" and len(attempt.group) == 1 and self._divides and not attempt.whole:
-            retries.again(replace(attempt, whole=True))
+            retries.handle_loss(
+                attempt, f"its node {attempt.node}".rstrip() + " ended early", node=True
+            )
+        elif (
+            kind == "memory"
+            and len(attempt.group) == 1
+            and self._shares_devices
+            and not attempt.whole
+        ):
+            retries.requeue(replace(attempt, whole=True))
         elif kind != "done":
-            retries.failed(attempt, words)
+            retries.handle_failure(attempt, words)
 
     @property
-    def _divides(self) -> bool:
+    def _shares_devices(self) -> bool:
         """Whether groups may have to share a device."""
         return self.job.device == "cuda"
 
@@ -575,10 +582,12 @@ class Dispatcher:
         idle = time.monotonic() - self._last > WAITING_NOTE_SECONDS
         if idle and not self._said and not any(one.begun for _, one in self._busy.values()):
             self._said = True
-            asked = ", ".join(f"{k} {v:g}" for k, v in self.resources(self._first()).items())
+            asked = ", ".join(
+                f"{k} {v:g}" for k, v in self.resources(self._first_attempt()).items()
+            )
             self.recorder.callback.note(f"no node of the cluster has room for a group ({asked})")
 
-    def _first(self) -> Attempt:
+    def _first_attempt(self) -> Attempt:
         return next(attempt for _, attempt in self._busy.values())
 
     def _cancel_queued(self) -> None:

@@ -114,7 +114,7 @@ class MailSender:
         """Until nothing further is begun."""
         import ray
 
-        left: float | None = ray.get(self.mailbox.left.remote())
+        left: float | None = ray.get(self.mailbox.seconds_left.remote())
         return left
 
 
@@ -162,7 +162,7 @@ def _make_order_plans(job: RayJob, order: WorkOrder) -> list[Plan]:
         _PLANNERS.clear()
         _PLANNERS[job.token] = RecipePlanner(job.data)
     planner = _PLANNERS[job.token]
-    made = [plan for one in order.contents for plan in planner.of(Recipe.of(one))]
+    made = [plan for one in order.contents for plan in planner.plan(Recipe.of(one))]
     found = {plan.key: plan for plan in made}
     lost = [key for key in order.keys if key not in found]
     if lost:
@@ -255,7 +255,6 @@ class _FileSender(EventSender):
             self.send(("files", files, gone))
 
 
-# ------------------------------------------------------------------------------------------------
 # Letters from workers all over a cluster to whoever started them; an actor of Ray.
 #
 # It imports nothing of the package, so that it begins at once.
@@ -298,7 +297,7 @@ class Mailbox:
         """Let whoever reads have what is there."""
         self._awake.set()
 
-    async def left(self) -> float | None:
+    async def seconds_left(self) -> float | None:
         """Seconds until nothing further is begun."""
         return None if self._until is None else self._until - time.monotonic()
 
@@ -307,7 +306,6 @@ class Mailbox:
         self._stop = True
 
 
-# ------------------------------------------------------------------------------------------------
 # Files of a run directory that travel between machines which share no disk.
 #
 # A worker trains in a directory of its own; what appears there travels to the run directory, and

@@ -16,6 +16,7 @@ from engram.data import Data
 from engram.errors import check_choice, check_float, unknown
 from engram.experiments import Recipe
 from engram.learner.objectives import OBJECTIVES, SCOPES
+from engram.renamed import accept_old_names
 from engram.reproduce import measures
 from engram.reproduce.cells import Cell
 from engram.reproduce.paper_table import (
@@ -78,6 +79,7 @@ class CGLProtocol:
         return replace(self, data=name, data_options={})
 
 
+@accept_old_names
 @dataclass(frozen=True, kw_only=True)
 class CGLPreset(PaperPreset[CGLProtocol]):
     """The choices of all tables and figures.
@@ -94,7 +96,7 @@ class CGLPreset(PaperPreset[CGLProtocol]):
         squared gradient of the whole task's objective without a half, TWP's second pass adds to the
         first one's gradient, LwF's cross-entropy covers the new classes only.
     gem_scope
-        Which classes compete for GEM's memories: those open ``then``.
+        Which classes compete for GEM's memories: those open ``at_time``, in the row's task.
     replay_loss
         The loss of REPLAY where it is not `loss`: ``ce`` is without the balance of classes.
     precision
@@ -123,7 +125,7 @@ class CGLPreset(PaperPreset[CGLProtocol]):
     batch_size: int = 0
     loss: str = "balanced"
     scope: str = "seen"
-    gem_scope: str = "then"
+    gem_scope: str = "at_time"
     replay_loss: str = ""
     optim_reset: bool = False
     precision: str = "float32"

@@ -15,6 +15,7 @@ import torch
 
 from engram.errors import bad, check_choice, check_float, check_int, unknown
 from engram.experiments import Recipe
+from engram.renamed import accept_old_names
 from engram.reproduce import measures
 from engram.reproduce.cells import Cell, read_cells
 from engram.reproduce.paper_table import VARIANT_UNSTATED, CellEntry, PaperFigure
@@ -62,6 +63,7 @@ SCHEDULES = ("paper", "short")
 
 
 # -- preset ----------------------------------------------------------------------------------------
+@accept_old_names
 @dataclass(frozen=True, kw_only=True)
 class IIRCProtocol:
     """One data set of the paper.
@@ -76,7 +78,7 @@ class IIRCProtocol:
     options: Mapping[str, Any] = default_options()
     model: Any = "resnet32"
     epochs: int = 140
-    first_factor: float = 2.0
+    first_task_scale: float = 2.0
     patience: int = 10
     lr: float = 1.0
     rates: Mapping[str, float] = default_options()
@@ -87,7 +89,7 @@ class IIRCProtocol:
         check_ints(self, "configurations", "epochs", "batch_size", low=1)
         check_int("patience", self.patience)
         check_float("lr", self.lr, open_low=True)
-        check_float("first_factor", self.first_factor, open_low=True)
+        check_float("first_task_scale", self.first_task_scale, open_low=True)
 
 
 PROTOCOLS = DATA.build_each(IIRCProtocol, "protocols")
@@ -189,7 +191,7 @@ def recipe(
     Examples
     --------
     >>> made = recipe(PAPER, "IIRC-CIFAR", "iCaRL-norm", configuration=2)
-    >>> made.method.memory, made.training.min_lr, made.order
+    >>> made.method.memory, made.training.stop_lr, made.order
     (Memory(per_class=20, policy='herding'), 0.01, 'configuration-2')
     """
     protocol = preset.protocol(dataset)
@@ -233,12 +235,12 @@ def training_spec(preset: IIRCPreset, protocol: IIRCProtocol, row: str) -> dict[
     lr = protocol.rates.get(VARIANTS.get(row, {"row": row})["row"], protocol.lr)
     return {
         "epochs": max(1, protocol.epochs // 4) if short else protocol.epochs,
-        "first_factor": protocol.first_factor, "batch_size": protocol.batch_size,
+        "first_task_scale": protocol.first_task_scale, "batch_size": protocol.batch_size,
         "optimizer": "sgd", "lr": lr, "momentum": 0.9, "weight_decay": preset.weight_decay,
         "schedule": "plateau", "factor": 0.1, "plateau_watch": "score",
         "plateau_patience": -(-protocol.patience // 4) if short else protocol.patience,
         "plateau_threshold": 1e-3, "restore_best": row in RESTORED_METHODS,
-        "min_lr": lr / 10 ** (preset.cuts - 1) if preset.cuts else 0.0,
+        "stop_lr": lr / 10 ** (preset.cuts - 1) if preset.cuts else 0.0,
         "augment": list(protocol.augment), "precision": preset.precision,
     }  # fmt: skip
 

@@ -15,6 +15,7 @@ from engram.errors import bad, check_choice, check_int, unknown
 from engram.experiments import Recipe
 from engram.experiments.plain_values import convert, from_plain, to_plain
 from engram.io import parse_key_value, parse_yaml
+from engram.renamed import new_name
 from engram.reproduce.cells import Cell, read_cells
 from engram.reproduce.paper_table import OTHER_DATA, CellEntry, PaperFigure, PaperTable
 
@@ -252,6 +253,7 @@ def _replace_value(owner: Any, path: Sequence[str], value: Any, where: str) -> A
         inner = _replace_value(owner[name], rest, value, f"{where}.{name}") if rest else value
         return {**owner, name: inner}
     names = {f.name for f in fields(owner)} if is_dataclass(owner) else set()
+    name = new_name(type(owner), name)
     if name not in names:
         raise unknown(where, name, names)
     now = getattr(owner, name)

@@ -242,7 +242,7 @@ def joint_recipe(preset: RWalkPreset, dataset: str, setting: str) -> Recipe:
         method["skip"] = math.ceil(protocol.classes / step) - 1
     if last and not multi:
         # Two tasks, of which the first is hardly trained: the second starts from scratch.
-        training["first_factor"] = SHORTEST_TRAINING
+        training["first_task_scale"] = SHORTEST_TRAINING
     sizes = [protocol.classes - step, step] if last and not multi else step
     return _recipe(
         preset, protocol, f"Joint reference ({preset.shown(dataset)}, {setting})", setting=setting,
