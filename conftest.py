@@ -12,13 +12,15 @@ os.environ.setdefault("RAY_AUTH_TOKEN", uuid.uuid4().hex)
 
 collect_ignore: list[str] = []
 if importlib.util.find_spec("triton") is None:
-    kernels = ("graph_kernels", "norm_pool_kernels", "norm_pool_launch")
-    collect_ignore += [f"src/engram/models/{name}.py" for name in kernels]
+    collect_ignore += [
+        f"src/engram/{name}.py"
+        for name in ("models/kernels/graph_kernels", "models/kernels/norm_pool_kernels")
+    ]
     collect_ignore.append("src/engram/key_kernels.py")
 if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
     service = (
         "src/engram/serve/app.py",
         "src/engram/serve/request_limits.py",
-        "tests/serve/asking.py",
+        "tests/serve/client.py",
     )
     collect_ignore += service

@@ -92,7 +92,7 @@ def load(port, x, clients, requests):
 
 
 def malformed(port, x, count):
-    from tests.serve.malformed import requests
+    from tests.serve.malformed_requests import requests
 
     api = ask(port, "GET", "/openapi.json")[1]
     rows = x[:2].tolist()

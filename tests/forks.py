@@ -23,10 +23,9 @@ FORKS.set_forkserver_preload(
         "safetensors.torch",
         "torch._dynamo",
         "pytest",
-        "tests.recipes.test_crash",
-        "tests.recipes.test_two_at_once",
-        "tests.probes.test_kills",
-        "tests.recipes.test_steps",
+        "tests.test_kills",
+        "tests.experiments.test_concurrent_processes",
+        "tests.experiments.test_step_checkpoints",
     ]
 )
 LIMIT = 300.0  # seconds

@@ -27,7 +27,7 @@ from engram.reproduce import choose_cells, find_table, read_cells
 from engram.reproduce.papers import iirc_paper
 from engram.reproduce.papers.rwalk_paper import EMBEDDED, PAPER
 from engram.reproduce.result_tables import COLUMNS, read_lines
-from tests.reproduce.invented import invented_table
+from tests.reproduce.invented_paper import invented_table
 
 
 def small_gcn():

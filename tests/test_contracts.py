@@ -230,7 +230,7 @@ class Numbers(Method):
 class Hasty(Method):
     """Takes for granted that every call of interval comes at its end."""
 
-    pace: int = 30
+    every_n_steps: int = 30
 
     def start(self, learner, task):
         learner.state = {"ends": torch.zeros(())}
@@ -250,7 +250,7 @@ class Timeless(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Idle(Method):
-    pace: int = 3
+    every_n_steps: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import engram
+from engram import errors
 from engram.cli.component_help import list_entries
 from engram.engine.training import PRECISIONS, SCHEDULES
 from engram.errors import SYNONYMS, BadArgument, edit_distance, suggest_name, unknown
@@ -176,3 +177,33 @@ def test_errors_of_the_library_and_of_pythons_own_are_nobodys_own(name, monkeypa
     with contextlib.suppress(BadArgument):
         load_user_object(name)
     assert not known
+
+
+@pytest.mark.parametrize(
+    ("check", "values", "said"),
+    [
+        (errors.check_int, (0, 1), "k: expected a whole number of at least 1, got 0"),
+        (errors.check_int, (2.0,), "k: expected a whole number of at least 0, got 2.0"),
+        (errors.check_int, (True,), "k: expected a whole number of at least 0, got True"),
+        (errors.check_int, (3, 1, 2), "k: expected a whole number of at most 2, got 3"),
+        (errors.check_float, (-1,), "k: expected a number of at least 0, got -1"),
+        (errors.check_float, (1.5, 0, 1), "k: expected a number in [0, 1], got 1.5"),
+        (errors.check_float, (0.0, 0, 1, True), "k: expected a number in (0, 1], got 0.0"),
+        (errors.check_float, ("1",), "k: expected a number of at least 0, got '1'"),
+        (errors.check_float, (float("inf"),), "k: expected a finite number, got inf"),
+        (errors.check_bool, ("no",), "k: expected True or False, got 'no'"),
+        (errors.check_choice, ("ab", ["abc", "d"]),
+         "k: unknown name 'ab', did you mean 'abc'? Valid: abc, d"),
+        (errors.check_choice, ("xyz", ["b", "a"]), "k: unknown name 'xyz'. Valid: a, b"),
+    ],
+)  # fmt: skip
+def test_the_checks_of_arguments_say_what_they_expected(check, values, said):
+    """Asserted here alone; other tests ask which argument is meant (`tests.refusals`)."""
+    with pytest.raises(BadArgument) as caught:
+        check("k", *values)
+    assert str(caught.value) == said
+    assert caught.value.argument == "k"
+
+
+def test_an_error_without_an_argument_names_none():
+    assert BadArgument("expected something else").argument == ""

@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from engram import keys
-from tests.models.kernels import assert_equal, needs_kernels
+from tests.models.kernel_process import assert_equal, needs_kernels
 
 
 def test_a_draw_that_was_traced_first_is_a_draw_of_numbers_later():

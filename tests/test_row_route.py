@@ -266,8 +266,9 @@ def test_a_training_row_goes_through_three_types():
     old: TrainingRows = learner.items(kept.rows, kept.stages)
     table, memory = pad_runs([own], cpu), pad_runs([old], cpu)
     sampler = Sampler(
-        table, [memory], seeds=[0], stage=1, batch_size=EXACT.batch_size, last=EXACT.last,
-        pair=True, memory_size=SIZE_OF_BATCH, dtype=torch.float64,
+        table, [memory], seeds=[0], stage=1, batch_size=EXACT.batch_size,
+        incomplete_batch=EXACT.incomplete_batch, pair=True,
+        memory_size=SIZE_OF_BATCH, dtype=torch.float64,
     )  # fmt: skip
     epoch: StepRows = sampler(0)
     step: StepRows = select_step_unpadded(epoch, 0, epoch.lengths[0])

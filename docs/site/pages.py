@@ -34,8 +34,10 @@ API = {  # pages of the reference and what stands on each
     "probes": ["engram.probes.probe.Probe", "engram.probes.stage_view.StageView"],
     "detectors": ["engram.novelty.detector.Detector", "engram.novelty.detector.OutputDetector"],
     "report": ["engram.report.report_inputs", "engram.report.hyperparameter_figures"],
-    "export": ["engram.records.export", "engram.records.export",
-               "engram.records.export"],
+    "export": [
+        f"engram.records.experiment_trackers.to_{tool}"
+        for tool in ("tensorboard", "wandb", "mlflow")
+    ],
     "errors": ["engram.errors"],
 }  # fmt: skip
 

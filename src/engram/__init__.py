@@ -89,6 +89,7 @@ _PACKAGES = (
     "probes",
     "process",
     "records",
+    "renamed",
     "report",
     "reproduce",
     "serve",

@@ -1,8 +1,8 @@
-"""Several processes of a ``torchrun`` job as one run: sharding, gathering and broadcasting
-between ranks.
+"""`Ranks`: the processes of a ``torchrun`` job that compute one run together, with their shards,
+sums, gathers and broadcasts.
 
-Every rank holds the whole run: weights, memory, method. What is shared out is the forward pass and
-its gradient (`engram.learner.networks`); ranks never hold different numbers.
+Every rank holds the whole run: weights, memory, method. Only the forward pass and its gradient are
+split (`engram.learner.networks`), so all ranks hold equal numbers at all times.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from engram.errors import EngramError, bad
 from engram.process import is_torchrun
 
 T = TypeVar("T")
-RANK_TIMEOUT = timedelta(
-    hours=1
-)  # that ranks wait for each other: one of them writes what all found
+RANK_TIMEOUT = timedelta(hours=1)  # ranks wait while one of them writes the results
 
 
 class LostRank(EngramError):
-    """Another process of the job is gone: the step it took part in cannot be finished."""
+    """Another process of the job was lost, so that the current step cannot be finished."""
 
 
 @dataclass(frozen=True)
@@ -39,72 +37,72 @@ class Ranks:
     Parameters
     ----------
     rank, world
-        The number of this process, from 0, and how many there are.
+        Number of this process, from 0, and number of processes.
     device
-        Where this process computes.
+        Device of this process.
     """
 
     rank: int
     world: int
     device: torch.device
 
-    def share(self, rows: int) -> slice:
-        """Which of so many rows are this rank's; shares differ by one row at most.
+    def row_slice(self, rows: int) -> slice:
+        """Return the slice of `rows` rows that belongs to this rank; sizes differ by one at most.
 
         Examples
         --------
-        >>> [Ranks(rank, 3, torch.device("cpu")).share(7) for rank in range(3)]
+        >>> [Ranks(rank, 3, torch.device("cpu")).row_slice(7) for rank in range(3)]
         [slice(0, 3, None), slice(3, 5, None), slice(5, 7, None)]
         """
         each, more = divmod(rows, self.world)
         start = self.rank * each + min(self.rank, more)
         return slice(start, start + each + (self.rank < more))
 
-    def deal(self, parts: Sequence[T]) -> list[T]:
-        """Those of some parts that are this rank's turn."""
+    def shard(self, parts: Sequence[T]) -> list[T]:
+        """Select this rank's parts: every `world`-th one."""
         return list(parts[self.rank :: self.world])
 
     def sum_(self, tensor: Tensor) -> Tensor:
-        """Sum over all ranks, in place; every rank gets the same bits."""
-        with self._all_there():
+        """Sum over all ranks, in place; all ranks get bitwise equal sums."""
+        with self._translate_errors():
             dist.all_reduce(tensor)
         return tensor
 
-    def summed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Sums over all ranks, sent at once."""
-        flat = self.sum_(torch.cat([one.reshape(-1) for one in tensors]))
-        parts = flat.split([one.numel() for one in tensors])
-        return [part.view_as(one) for part, one in zip(parts, tensors, strict=True)]
+    def sum_all(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Sum several tensors over all ranks in one message."""
+        flat = self.sum_(torch.cat([tensor.reshape(-1) for tensor in tensors]))
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
-    def joined(self, own: Tensor, where: slice, rows: int) -> Tensor:
-        """[rows, ...] the parts of all ranks, `own` of them being those at `where`."""
+    def gather_rows(self, own: Tensor, where: slice, rows: int) -> Tensor:
+        """Gather [rows, ...] from all ranks; `own` are this rank's rows, at `where`."""
         full = own.new_zeros(rows, *own.shape[1:])
         full[where] = own
         return self.sum_(full)
 
     def gather(self, own: Sequence[Tensor], where: Sequence[slice], rows: int) -> Tensor:
-        """[rows, ...] what all ranks made of the parts that they were dealt."""
+        """Gather [rows, ...] from the parts of all ranks; `own` are at the slices `where`."""
         full = own[0].new_zeros(rows, *own[0].shape[1:])
         for part, place in zip(own, where, strict=True):
             full[place] = part
         return self.sum_(full)
 
     def broadcast_(self, tensor: Tensor) -> Tensor:
-        """What rank 0 has, in place."""
-        with self._all_there():
+        """Replace a tensor, in place, by that of rank 0."""
+        with self._translate_errors():
             dist.broadcast(tensor, 0)
         return tensor
 
     def broadcast(self, value: T) -> T:
-        """What rank 0 has in place of this: any plain value."""
-        held: list[Any] = [value if self.rank == 0 else None]
-        with self._all_there():
-            dist.broadcast_object_list(held, device=self.device)
-        found: T = held[0]
-        return found
+        """Return the value that rank 0 passes, which can be pickled."""
+        values: list[Any] = [value if self.rank == 0 else None]
+        with self._translate_errors():
+            dist.broadcast_object_list(values, device=self.device)
+        received: T = values[0]
+        return received
 
     @contextmanager
-    def _all_there(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as problem:
@@ -116,13 +114,13 @@ _NOW: Ranks | None = None
 
 
 def current_ranks() -> Ranks | None:
-    """The ranks that compute together now; None where a process works for itself."""
+    """Return the ranks that compute together now; None if this process computes alone."""
     return _NOW
 
 
 @contextmanager
 def join_ranks(device: torch.device) -> Iterator[Ranks | None]:
-    """While this lasts, the processes of a job compute together; None without a job."""
+    """Let the processes of a job compute together inside the context; yields None without a job."""
     global _NOW
     if not is_torchrun():
         yield None
@@ -133,7 +131,7 @@ def join_ranks(device: torch.device) -> Iterator[Ranks | None]:
             wanted = f"at most {torch.cuda.device_count()} processes, one per CUDA device"
             raise bad("--nproc-per-node", wanted, os.environ["LOCAL_WORLD_SIZE"])
         torch.cuda.set_device(device)
-    if not dist.is_initialized():  # once for the life of the process: a script may run often
+    if not dist.is_initialized():  # once per process: a script may call `run` several times
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=RANK_TIMEOUT)
         atexit.register(dist.destroy_process_group)
     before, _NOW = _NOW, Ranks(dist.get_rank(), dist.get_world_size(), device)
@@ -145,7 +143,7 @@ def join_ranks(device: torch.device) -> Iterator[Ranks | None]:
 
 @contextmanager
 def without_ranks() -> Iterator[None]:
-    """While this lasts, this process works for itself."""
+    """Let this process compute alone inside the context."""
     global _NOW
     before, _NOW = _NOW, None
     try:

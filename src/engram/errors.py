@@ -1,5 +1,5 @@
-"""The exceptions of the library, the checks of arguments that raise them, and suggestions for
-misspelt names.
+"""The exceptions of the library, checks of arguments that raise them, and suggestions for misspelt
+names.
 """
 
 from __future__ import annotations
@@ -14,55 +14,67 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-USER_MODULES: set[str] = set()  # modules that were imported because a user named a class in them
+USER_MODULES: set[str] = set()  # modules imported by name on behalf of the user
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
-MAX_INT = 2**63 - 1  # the largest whole number that tensors hold
+MAX_INT = 2**63 - 1  # the largest integer that a tensor can hold
 
 
 class EngramError(Exception):
-    """Base class of errors that are not plain bad arguments."""
+    """Base class of all errors of the library."""
 
 
 class AccessError(EngramError):
-    """A method asked for data it may not see at this point of the stream."""
+    """A method tried to read data that it may not see at this point of the stream."""
 
 
 class Forbidden(AccessError, AttributeError):
-    """A method asked its learner or its stream for a part that only the engine may use."""
+    """A method tried to use an attribute of its learner or stream reserved for the engine."""
 
 
 class RecordError(EngramError):
-    """A file of a run directory is missing, unreadable or contradicts the others."""
+    """A file of a run directory is missing, unreadable, or inconsistent with the others."""
 
 
 class BadArgument(EngramError, ValueError):
-    """An argument has a value that cannot work.
+    """An argument has an invalid value.
 
-    `kind` tells callers that try several ways what happened: ``unknown`` (a name that is not in a
-    list of names), ``absent`` (a data set that is not here), or nothing special. `near` is the
-    valid name that the message offers instead of an unknown one, if it offers any.
+    `kind` lets callers distinguish ``unknown`` (a name that is not in a list of names) and
+    ``absent`` (a data set that is not available); it is empty otherwise. `near` is the valid name
+    that the message suggests in place of an unknown one, if any.
     """
 
     kind: str = ""
     near: str | None = None
 
+    @property
+    def argument(self) -> str:
+        """What the message names before its colon, such as ``epochs``; empty where it names none.
+
+        Examples
+        --------
+        >>> BadArgument("epochs: expected a whole number of at least 1, got 0").argument
+        'epochs'
+        """
+        name, colon, _ = str(self).partition(": ")
+        return name if colon else ""
+
     def with_kind(self, kind: str) -> BadArgument:
-        """The same error, marked."""
+        """Set `kind` and return the error."""
         self.kind = kind
         return self
 
 
 class UnknownField(BadArgument, TypeError):
-    """A constructor was given a name that it does not know."""
+    """A constructor was called with an unknown argument."""
 
 
 def bad(argument: str, expected: str, got: Any) -> BadArgument:
-    """The error for a bad argument, to be raised by the caller.
+    """Make the error for an invalid argument, to be raised by the caller.
 
     Examples
     --------
-    >>> raise bad("epochs", "a check_int check_float above 0", -3)
+    >>> raise bad("epochs", "a whole number above 0", -3)
     Traceback (most recent call last):
     ...
     engram.errors.BadArgument: epochs: expected a whole number above 0, got -3
@@ -74,7 +86,7 @@ def bad(argument: str, expected: str, got: Any) -> BadArgument:
 
 
 def unknown(argument: str, name: object, valid: Iterable[str]) -> BadArgument:
-    """The error for a name that is not in a list of names, with the nearest one.
+    """Make the error for a name that is not in a list of names; it suggests the nearest one.
 
     Examples
     --------
@@ -97,7 +109,7 @@ def unknown(argument: str, name: object, valid: Iterable[str]) -> BadArgument:
 
 
 def check_fields(kind: type, given: Iterable[str]) -> None:
-    """Refuse names that the constructor of a class does not know, with the nearest one.
+    """Raise `UnknownField` for names that the constructor of a class does not accept.
 
     Examples
     --------
@@ -113,15 +125,15 @@ def check_fields(kind: type, given: Iterable[str]) -> None:
     if not names:
         return
     known = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
-    if any(one.kind is one.VAR_KEYWORD for one in known):
+    if any(field.kind is field.VAR_KEYWORD for field in known):
         return
     for name in names:
-        if name not in {one.name for one in known}:
-            raise UnknownField(str(unknown(kind.__name__, name, [one.name for one in known])))
+        if name not in {field.name for field in known}:
+            raise UnknownField(str(unknown(kind.__name__, name, [field.name for field in known])))
 
 
 def _natural_order(name: str) -> list[tuple[bool, int, str]]:
-    """Numbers inside names count as numbers: table 9 comes before table 10."""
+    """Sort key that compares numbers inside names by value: table 9 comes before table 10."""
     parts = re.split(r"(\d+)", name)
     decimal = [(part.isdecimal(), part) for part in parts if part]
     return [(not number, int(part) if number else 0, part) for number, part in decimal]
@@ -185,7 +197,7 @@ def check_float(
 
 
 def check_bool(argument: str, value: Any) -> bool:
-    """Return `value` if it is True or False, raise otherwise: "no" would count as true.
+    """Return `value` if it is True or False, raise otherwise (the string "no" is truthy).
 
     Examples
     --------
@@ -206,11 +218,10 @@ def refuse(argument: str, expected: str, got: Any) -> NoReturn:
 def wrap_read_errors(
     source: object, what: str, kind: type[EngramError] = RecordError
 ) -> Iterator[None]:
-    """Inside, a file is believed; where that comes to nothing, it is the file that is refused.
+    """Turn any error while reading a file into one that says that the file is invalid.
 
-    A file from elsewhere may say anything, and its reader then stumbles in any way: over a name
-    that is missing, a list in place of a number, a shape that does not fit. Errors that say what is
-    wrong already, those of the disk and those of a user's own code stay as they are.
+    Invalid content can make a reader fail in any way: a missing key, a list instead of a number, a
+    wrong shape. Errors of the library, of the disk and of user code are raised unchanged.
 
     Examples
     --------
@@ -227,16 +238,16 @@ def wrap_read_errors(
     except Exception as problem:
         if user_code_location(problem):
             raise
-        words = " ".join(str(problem).split())[:200]
-        said = f"{type(problem).__name__}: {words}" if words else type(problem).__name__
-        raise kind(f"{source}: is not a valid {what} ({said})") from problem
+        message = " ".join(str(problem).split())[:200]
+        reason = f"{type(problem).__name__}: {message}" if message else type(problem).__name__
+        raise kind(f"{source}: is not a valid {what} ({reason})") from problem
 
 
 def user_code_location(error: BaseException) -> str:
-    """``file.py:7``: the innermost line of a user's own code that an error came through, if any.
+    """Return ``file.py:7``, the innermost line of user code that an error came through, or "".
 
-    A user's code begins in a module whose class was asked for by name; what that calls is the
-    user's as well, unless it belongs to the library or to an installed package.
+    User code starts in a module that was loaded by name; the code it calls is user code as well,
+    unless it belongs to this library or to an installed package.
 
     Examples
     --------
@@ -258,40 +269,40 @@ def user_code_location(error: BaseException) -> str:
 
 def _is_user_code(file: str) -> bool:
     path = os.path.abspath(file)
-    elsewhere = path.startswith((_PACKAGE, *_INSTALLED)) or "site-packages" in path
-    return not elsewhere and not file.startswith("<")
+    installed = path.startswith((_PACKAGE, *_INSTALLED)) or "site-packages" in path
+    return not installed and not file.startswith("<")
 
 
 def _short_path(file: str) -> str:
-    """The path from here, or all of it where the file lies elsewhere."""
+    """Return the path relative to the working directory if the file is inside, else absolute."""
     path = os.path.relpath(file)
     return os.path.abspath(file) if path.startswith(os.pardir) else path
 
 
 def describe_user_error(error: BaseException) -> str:
-    """One line about an error that came through a user's code: place, kind and message.
+    """Describe an error that came through user code in one line: location, type and message.
 
-    Nothing where it did not.
+    Empty for other errors.
     """
     place = user_code_location(error)
     if not place:
         return ""
-    words = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    if "non-frozen dataclass from a frozen one" in words:
-        words += " (write @dataclass(frozen=True, kw_only=True) above the class)"
+    message = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    if "non-frozen dataclass from a frozen one" in message:
+        message += " (write @dataclass(frozen=True, kw_only=True) above the class)"
     kind = "" if isinstance(error, EngramError) else type(error).__name__
-    return ": ".join(part for part in (place, kind, words) if part)
+    return ": ".join(part for part in (place, kind, message) if part)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether more was asked for than the machine has: torch says so in words only.
+    """Whether an error means that memory ran out; torch says so only in the message.
 
     Examples
     --------
     >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     True
     """
-    words = (
+    messages = (
         "allocate memory",
         "not enough memory",
         "out of memory",
@@ -300,15 +311,13 @@ def is_out_of_memory(error: BaseException) -> bool:
         "Storage size calc",
     )
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or any(one in str(error) for one in words)
+    return named or any(message in str(error) for message in messages)
 
 
-# ------------------------------------------------------------------------------------------------
-# Words: which valid name was meant by one that is not, and how many there are of something.
+# -- suggestions for misspelt names, and plurals ---------------------------------------------------
 
-
-# What PyTorch, other libraries and papers call our names: letters only, as `suggest_name` compares
-# them. A word may stand for several; it is offered where the name is a valid one.
+# Names used by PyTorch, other libraries and papers: letters only, as compared by `suggest_name`. A
+# synonym may belong to several names; it is suggested if the name is valid in the context.
 FIELD_SYNONYMS = {
     "lr": "learningrate stepsize eta",
     "epochs": "numepochs nepochs trainepochs maxepochs",
@@ -372,15 +381,15 @@ SYNONYMS = {
     "processes": "multiprocessing workers",
     "serial": "sequential",
 }
-MODULE_PREFIXES = ("torch", "torchvision", "nn", "optim", "F")  # that a name may be written with
+MODULE_PREFIXES = ("torch", "torchvision", "nn", "optim", "F")  # ignored in front of a name
 
 
 def suggest_name(name: object, valid: Iterable[str]) -> str | None:
-    """The valid name that was probably meant: another word for it, a slip away, or cut short.
+    """Return the valid name that was probably meant: a synonym, misspelt, or abbreviated.
 
-    A third of the letters may be wrong, missing, added or swapped with their neighbour, three at
-    most; capitals, underscores and hyphens do not count, nor do the modules of PyTorch in front.
-    (`difflib` offers SI for "size", and nothing for "temp".)
+    At most a third of the letters, and at most three, may be wrong, missing, added or swapped with
+    a neighbour; case, underscores, hyphens and leading PyTorch modules are ignored. (`difflib`
+    suggests SI for "size", and nothing for "temp".)
 
     Examples
     --------
@@ -400,19 +409,19 @@ def suggest_name(name: object, valid: Iterable[str]) -> str | None:
     ... )
     ('ce', 'adamw')
     """
-    written = _letters(name)
+    given = _letters(name)
     names = {one: _letters(one) for one in valid}
-    same = [one for one in names if written in SYNONYMS.get(one, "").split()]
-    longer = [one for one, letters in names.items() if _is_prefix(letters, written)]
-    slips = {one: edit_distance(written, letters) for one, letters in names.items()}
-    near = [one for one in names if slips[one] <= min(3, max(len(written), len(names[one])) // 3)]
-    shorter = [one for one, letters in names.items() if _is_prefix(written, letters)]
-    found = same or longer or near or shorter
-    return min(found, key=lambda one: (slips[one], len(one)), default=None)
+    same = [one for one in names if given in SYNONYMS.get(one, "").split()]
+    longer = [one for one, letters in names.items() if _is_prefix(letters, given)]
+    slips = {one: edit_distance(given, letters) for one, letters in names.items()}
+    near = [one for one in names if slips[one] <= min(3, max(len(given), len(names[one])) // 3)]
+    shorter = [one for one, letters in names.items() if _is_prefix(given, letters)]
+    candidates = same or longer or near or shorter
+    return min(candidates, key=lambda one: (slips[one], len(one)), default=None)
 
 
 def edit_distance(a: str, b: str) -> int:
-    """How many letters to change, add, drop or swap with their neighbour to get `b` from `a`.
+    """Count the letters to change, add, drop or swap with a neighbour to turn `a` into `b`.
 
     Examples
     --------
@@ -443,12 +452,12 @@ def _letters(name: object) -> str:
 
 
 def _is_prefix(long: str, short: str) -> bool:
-    """Whether a name begins with another one that is long enough to tell which is meant."""
+    """Whether a name begins with another one of at least three letters."""
     return len(short) >= 3 and long.startswith(short)
 
 
 def plural(count: int, noun: str) -> str:
-    """A number of things.
+    """Format a count with its noun.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Small pieces of HTML for notebooks: escaped text, tables, blocks."""
+"""HTML for notebooks: escaped text, tables, blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def escape(text: object) -> str:
-    """Text as HTML shows it.
+    """Escape text for HTML.
 
     Examples
     --------
@@ -18,7 +18,7 @@ def escape(text: object) -> str:
 
 
 def html_table(titles: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """A table; the first column is set to the left, the others to the right.
+    """Build a table; the first column is aligned left, the others right.
 
     Examples
     --------
@@ -39,5 +39,5 @@ def _cell(tag: str, place: int, value: object) -> str:
 
 
 def join_blocks(*parts: str) -> str:
-    """Paragraphs and tables one below the other; empty ones are left out."""
+    """Join paragraphs and tables into one block; empty ones are left out."""
     return "<div>" + "".join(part for part in parts if part) + "</div>"

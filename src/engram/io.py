@@ -1,5 +1,5 @@
-"""Files written atomically (bytes, text, JSON, YAML, tensors with checksums) and read strictly,
-with errors that name the file.
+"""Files: atomic writing and strict reading of bytes, text, JSON, YAML and tensors with checksums;
+all errors name the file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any
 
 from engram.errors import BadArgument, RecordError, bad
 
-_batch = threading.local()  # files that are to appear at once
-_counter = itertools.count()  # two threads of one process may write the same name
+_batch = threading.local()  # files of `write_together` in this thread
+_counter = itertools.count()  # distinguishes threads of one process that write the same file
 
 _DISK_MESSAGES = {
     errno.ENOSPC: "the disk is full",
@@ -43,7 +43,7 @@ _MISSING_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 
 class DiskError(RecordError, OSError):
-    """The disk cannot take what is to be written.
+    """A file cannot be written to the disk.
 
     Examples
     --------
@@ -55,13 +55,13 @@ class DiskError(RecordError, OSError):
 
     def __init__(self, cause: OSError, path: str | os.PathLike[str], why: str = "") -> None:
         usual = _DISK_MESSAGES.get(cause.errno or 0) or cause.strerror or str(cause)
-        said = why or f"{usual}; everything written before is kept"
-        super().__init__(f"{os.fspath(path)}: {said}")
+        reason = why or f"{usual}; everything written before is kept"
+        super().__init__(f"{os.fspath(path)}: {reason}")
         self.errno = cause.errno
 
 
 def check_folder_path(argument: str, value: object) -> Path:
-    """The path of a folder; what is none, or empty, is refused.
+    """Return the path of a folder; refuse empty paths and other types.
 
     Examples
     --------
@@ -78,10 +78,10 @@ def check_folder_path(argument: str, value: object) -> Path:
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path to write to; on success it takes the place of `path` at once.
+    """Yield a temporary path to write to; on success it replaces `path` atomically.
 
-    The content is on disk before the name is, so a reader never meets half a file, not even after
-    a power cut. If the block raises, `path` stays as it was.
+    The content is synced to disk before the rename, so that a reader never sees a partial file, not
+    even after a power failure. If the block raises, `path` is unchanged.
 
     Examples
     --------
@@ -113,9 +113,10 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def write_together() -> Iterator[None]:
-    """While this lasts, files of this thread are written, and appear together at its end.
+    """Collect the files that this thread writes inside the context, and publish them at its end.
 
-    Many small files wait for the disk little longer than one. If the block raises, none appears.
+    Syncing many small files together takes little longer than one. If the block raises, none of
+    them appears.
 
     Examples
     --------
@@ -143,7 +144,7 @@ def write_together() -> Iterator[None]:
 
 
 def _move_into_place(files: dict[Path, Path]) -> None:
-    """Let temporary files take the place of their targets, once all are on disk."""
+    """Replace the targets by temporary files, once all of these are on disk."""
     left = dict(files)
     try:
         for temporary in files.values():
@@ -162,12 +163,12 @@ def _move_into_place(files: dict[Path, Path]) -> None:
 
 
 def _remove(path: Path) -> None:
-    with suppress(OSError):  # the disk that has just failed may not let go either
+    with suppress(OSError):  # a disk that has just failed may fail again
         path.unlink()
 
 
 def list_names(folder: Path, prefix: str | tuple[str, ...], end: str) -> list[str]:
-    """Names of files with a beginning and an end, sorted: the quick way through a large folder."""
+    """List the files with a given prefix and ending, sorted; fast in large folders."""
     with os.scandir(folder) as entries:
         return sorted(
             one.name
@@ -180,7 +181,7 @@ def sync(path: Path) -> None:
     """Wait until a file, or the names in a directory, are on disk."""
     try:
         handle = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a platform that cannot open directories has no such sync either
+    except PermissionError:  # platforms that cannot open directories cannot sync them either
         if path.is_dir():
             return
         raise
@@ -191,7 +192,7 @@ def sync(path: Path) -> None:
 
 
 def make_folders(path: str | os.PathLike[str]) -> Path:
-    """Make a folder that a user has named, and those above it; what stands in the way is named.
+    """Create a folder named by the user and its parents; errors say what is in the way.
 
     Examples
     --------
@@ -214,7 +215,7 @@ def make_folders(path: str | os.PathLike[str]) -> Path:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Complain now if a file that is to be written after long work could not be written."""
+    """Raise now if a file that is to be written later cannot be written."""
     target = Path(path)
     if target.is_dir():
         raise bad("path", "the name of a file", f"the folder {str(target)!r}")
@@ -237,9 +238,9 @@ def _describe_obstacle(problem: OSError, target: Path) -> str:
 
 
 def make_folder(path: Path, inside: Path) -> None:
-    """Make a folder that lies inside another one, which must be there; the names are on disk.
+    """Create a folder inside an existing one and sync the names to disk.
 
-    A parent that was deleted meanwhile stays deleted: `DiskError`.
+    If the outer folder has been deleted, it is not created again: `DiskError`.
     """
     if path.is_dir():
         return
@@ -247,7 +248,7 @@ def make_folder(path: Path, inside: Path) -> None:
     for one in reversed(missing):
         try:
             os.mkdir(one)
-        except FileExistsError:  # another process was faster, or it has been there
+        except FileExistsError:  # it existed already, or another process was faster
             continue
         except OSError as problem:
             raise DiskError(problem, one) from problem
@@ -257,8 +258,8 @@ def make_folder(path: Path, inside: Path) -> None:
 def remove_leftovers(folder: str | os.PathLike[str], *, older_than: float = 86_400.0) -> list[Path]:
     """Delete temporary files of writers that were killed.
 
-    A writer of this machine is known to be gone by its process number; those of others are given
-    `older_than` seconds.
+    Writers on this machine are recognised by their process id; temporary files of other machines
+    are deleted after `older_than` seconds.
     """
     limit = time.time() - older_than
     removed = []
@@ -267,20 +268,20 @@ def remove_leftovers(folder: str | os.PathLike[str], *, older_than: float = 86_4
             if path.stat().st_mtime <= limit or _is_orphan(path.name):
                 path.unlink()
                 removed.append(path)
-        except FileNotFoundError:  # its writer was alive after all and finished it
+        except FileNotFoundError:  # its writer is alive and finished it
             continue
     return removed
 
 
 def _is_orphan(name: str) -> bool:
-    """Whether the process of this machine that wrote a temporary file is no more."""
+    """Whether a temporary file was written by a process of this machine that has ended."""
     machine, _, rest = name.rpartition(".tmp-")[2].partition("-")
     number = rest.partition("-")[0]
     return machine == _machine_id() and number.isdigit() and not is_alive(int(number))
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process of this machine is there.
+    """Whether a process of this machine exists.
 
     Examples
     --------
@@ -291,28 +292,26 @@ def is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # there, but another user's
+    except OSError:  # it exists, but belongs to another user
         return True
     return True
 
 
 @functools.cache
 def _machine_id() -> str:
-    """A few letters that tell this machine, since it was started, from others; not its name."""
+    """Return a short id of this machine since its last boot, which does not reveal its name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
         boot = ""
-    spaces = "/proc/self/ns/pid"  # containers number their processes for themselves
+    spaces = "/proc/self/ns/pid"  # each container has its own process ids
     space = os.readlink(spaces) if os.path.islink(spaces) else ""
     return hashlib.blake2b(f"{platform.node()} {boot} {space}".encode(), digest_size=4).hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------
-# Texts, JSON and YAML that appear whole or not at all; readers name the file that is broken.
+# -- bytes, text, JSON and YAML, written atomically ------------------------------------------------
 
-
-MAX_INDENTED = 100  # entries of a list in a JSON file
+MAX_INDENTED = 100  # JSON with longer lists is written without indentation
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
@@ -329,12 +328,12 @@ def write_text(path: str | os.PathLike[str], content: str) -> Path:
 
 def write_json(path: str | os.PathLike[str], content: Any) -> Path:
     """Write JSON atomically; numpy numbers, tuples and paths become plain values first."""
-    found = to_plain(content)
-    # indented text is made by slow code: for people where it is short, compact where it is long
-    several = isinstance(found, dict) and any(
-        isinstance(part, list) and len(part) > MAX_INDENTED for part in found.values()
+    plain = to_plain(content)
+    # short content is indented for people; for long content, indentation is slow
+    long = isinstance(plain, dict) and any(
+        isinstance(part, list) and len(part) > MAX_INDENTED for part in plain.values()
     )
-    return write_text(path, json.dumps(found, indent=None if several else 1) + "\n")
+    return write_text(path, json.dumps(plain, indent=None if long else 1) + "\n")
 
 
 def write_yaml(path: str | os.PathLike[str], content: Any) -> Path:
@@ -343,7 +342,7 @@ def write_yaml(path: str | os.PathLike[str], content: Any) -> Path:
 
 
 def to_plain(value: Any) -> Any:
-    """The same value made of dict, list, str, int, float, bool and None only.
+    """Convert a value to dict, list, str, int, float, bool and None only.
 
     Examples
     --------
@@ -368,9 +367,9 @@ def to_plain(value: Any) -> Any:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The content of a file; `RecordError` with its name if it cannot be read."""
+    """Read a file; raise `RecordError` with its name if it cannot be read."""
     try:
-        if not Path(path).is_file() and Path(path).exists():  # a pipe would be waited for, for ever
+        if not Path(path).is_file() and Path(path).exists():  # reading a pipe would block
             raise RecordError(f"{path}: is not a regular file")
         return Path(path).read_bytes()
     except OSError as problem:
@@ -378,7 +377,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The UTF-8 text of a file; `RecordError` with its name if it is not text."""
+    """Read a file as UTF-8 text; raise `RecordError` with its name if it is not text."""
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as problem:
@@ -386,7 +385,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The value in a JSON file; `RecordError` with its name if it is garbled or cut off."""
+    """Read a JSON file; raise `RecordError` with its name if it is not valid JSON."""
     text = read_text(path)
     try:
         return json.loads(text)
@@ -395,7 +394,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:
-    """The value in a YAML file; `RecordError` with its name if it is garbled."""
+    """Read a YAML file; raise `RecordError` with its name if it is not valid YAML."""
     text = read_text(path)
     try:
         return parse_yaml(str(path), text)
@@ -403,21 +402,18 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
         raise RecordError(f"{problem}") from problem
 
 
-# ------------------------------------------------------------------------------------------------
-# Tensors in a file with checksums: a bit that flips on the disk is noticed, not computed with.
-#
-# The files are plain safetensors; sums stand in the header beside the facts, one for each tensor,
-# so that a reader of one tensor checks just that.
+# -- tensor files with checksums -------------------------------------------------------------------
+# The files are plain safetensors. A checksum of each tensor stands in the header next to the facts,
+# so that reading one tensor verifies just that one.
 
-
-CHECKSUMS_KEY = "checksums"  # in the header
-_HEADER_CHECKSUM_KEY = "checksum"  # of the header's other entries
+CHECKSUMS_KEY = "checksums"  # of the tensors, in the header
+_HEADER_CHECKSUM_KEY = "checksum"  # of all other entries of the header
 
 
 def save_tensors(
     path: str | os.PathLike[str], tensors: Mapping[str, Any], facts: Mapping[str, str]
 ) -> Path:
-    """Write tensors, or arrays, by name, and facts beside them, as one file that appears whole.
+    """Write named tensors or arrays, and facts about them, atomically into one file.
 
     Examples
     --------
@@ -449,7 +445,7 @@ def _save_file(tensors: dict[str, Any], path: Path, header: dict[str, str]) -> N
             from safetensors.numpy import save_file
 
             save_file(tensors, str(path), metadata=header)
-    except SafetensorError as problem:  # it tells of the disk in words only
+    except SafetensorError as problem:  # it reports errors of the disk only in its message
         number = re.search(r"(?:code: |os error )(\d+)", str(problem))
         if number is None:
             raise
@@ -458,11 +454,11 @@ def _save_file(tensors: dict[str, Any], path: Path, header: dict[str, str]) -> N
 
 
 def checksum(name: str, tensor: Any) -> int:
-    """A sum over the name, the kind and the bytes of a tensor or an array."""
+    """Compute the CRC-32 of the name, the dtype, the shape and the bytes of a tensor or array."""
     kind = f"{name} {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-    if 0 in tensor.shape:  # without numbers there may be no stride by which to read bytes
+    if 0 in tensor.shape:  # an empty tensor cannot always be viewed as bytes
         return zlib.crc32(kind.encode())
-    if hasattr(tensor, "detach"):  # numpy knows no bfloat16
+    if hasattr(tensor, "detach"):  # numpy has no bfloat16
         import torch
 
         tensor = tensor.detach().reshape(-1).contiguous().view(torch.uint8).numpy()
@@ -475,12 +471,12 @@ def _header_sum(header: Mapping[str, str]) -> str:
 
 
 class TensorFile:
-    """A file of tensors, open for reading; what is read is checked.
+    """A file of tensors opened for reading, with checksums verified.
 
     Parameters
     ----------
     what
-        What the file should be, for the error that names it.
+        Kind of the file, for error messages.
     framework
         ``np`` for arrays, ``pt`` for tensors.
     """
@@ -492,14 +488,14 @@ class TensorFile:
 
         self.path, self.what = Path(path), what
         if not self.path.is_file():
-            found = "is not a regular file" if self.path.exists() else "does not exist"
-            raise RecordError(f"{path}: {found}, expected a {what}")
+            problem = "is not a regular file" if self.path.exists() else "does not exist"
+            raise RecordError(f"{path}: {problem}, expected a {what}")
         try:
             file: Any = safe_open(str(path), framework=framework)
             self.facts: dict[str, str] = file.metadata() or {}
             self._sums = json.loads(self.facts.get(CHECKSUMS_KEY, "null"))
-        except (SafetensorError, OSError, ValueError) as problem:
-            raise RecordError(f"{path}: is not a valid {what} ({problem})") from problem
+        except (SafetensorError, OSError, ValueError) as error:
+            raise RecordError(f"{path}: is not a valid {what} ({error})") from error
         self._file = file
         if not isinstance(self._sums, dict):
             raise RecordError(f"{path}: is not a valid {what} (no checksums in its header)")
@@ -507,37 +503,35 @@ class TensorFile:
             raise self._damaged("its header")
 
     def keys(self) -> list[str]:
-        """Names of the tensors."""
+        """List the names of the tensors."""
         return list(self._file.keys())
 
     def get(self, name: str) -> Any:
-        """One tensor; `RecordError` with the file's name where it is not as it was written."""
+        """Read one tensor; raise `RecordError` if its checksum does not match."""
         from safetensors import SafetensorError
 
         try:
-            found = self._file.get_tensor(name)
+            tensor = self._file.get_tensor(name)
         except (SafetensorError, OSError, ValueError) as problem:
             raise RecordError(f"{self.path}: is not a valid {self.what} ({problem})") from problem
-        if self._sums.get(name) != checksum(name, found):
+        if self._sums.get(name) != checksum(name, tensor):
             raise self._damaged(repr(name))
-        return found
+        return tensor
 
     def _damaged(self, part: str) -> RecordError:
         return RecordError(f"{self.path}: is damaged (checksum mismatch in {part})")
 
 
-# ------------------------------------------------------------------------------------------------
-# YAML, read strictly: a key that is given twice, or anything unreadable, is one clear error.
+# -- strict YAML: duplicate keys and unreadable text are one clear error ---------------------------
 
-
-MAX_YAML_VALUES = 1_000_000  # references within references grow without bound
-MAX_YAML_LEVELS = 2000  # of a nested text that libyaml gets to see
+MAX_YAML_VALUES = 1_000_000  # nested references can grow without bound
+MAX_YAML_LEVELS = 2000  # deeper texts are not given to libyaml
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 def parse_yaml(argument: str, text: str) -> Any:
-    r"""The plain value of a YAML text; `argument` names it in complaints.
+    r"""Parse a YAML text into plain values; `argument` names it in error messages.
 
     Examples
     --------
@@ -557,11 +551,7 @@ def parse_yaml(argument: str, text: str) -> Any:
         raise bad(argument, "every key once", _Unquoted(found)) from None
     except yaml.YAMLError as problem:
         raise bad(argument, "YAML", _Unquoted(_explain_yaml_error(text, problem))) from None
-    except (
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ) as problem:  # dates that are none
+    except (ValueError, OverflowError, RecursionError) as problem:  # such as an invalid date
         why = "nested too deeply" if isinstance(problem, RecursionError) else str(problem)
         raise bad(argument, "YAML", _Unquoted(f"{_shorten(text)} ({why})")) from None
     if values > MAX_YAML_VALUES:
@@ -571,7 +561,7 @@ def parse_yaml(argument: str, text: str) -> Any:
 
 
 def parse_value(argument: str, text: str) -> Any:
-    """As `parse_yaml`, for one value on a command line: 1e-3 is a number there.
+    """Parse one value of a command line: like `parse_yaml`, but 1e-3 is a number.
 
     Examples
     --------
@@ -579,12 +569,12 @@ def parse_value(argument: str, text: str) -> Any:
     (0.001, '1e-3')
     """
     value = parse_yaml(argument, text)
-    # YAML wants a point in it; without one it reads a word.
+    # YAML requires a decimal point in such numbers, and reads a string otherwise
     return float(text) if isinstance(value, str) and _EXPONENT.fullmatch(text.strip()) else value
 
 
 def parse_key_value(text: str, option: str = "--set") -> tuple[str, Any]:
-    """Key and value of ``key=value`` on a command line; `option` names it in complaints.
+    """Parse ``key=value`` of a command line; `option` names it in error messages.
 
     Examples
     --------
@@ -600,7 +590,7 @@ def parse_key_value(text: str, option: str = "--set") -> tuple[str, Any]:
 
 
 def parse_key_values(text: str, option: str = "--grid") -> tuple[str, list[Any]]:
-    """Key and values of ``key=value,value,...``.
+    """Parse ``key=value,value,...`` into the key and a list of values.
 
     Examples
     --------
@@ -608,10 +598,10 @@ def parse_key_values(text: str, option: str = "--grid") -> tuple[str, list[Any]]
     ('lr', [0.1, 0.01])
     """
     key, values = _split_key_value(text, option, "key=value,value,...")
-    found: list[Any] = parse_yaml(f"{option} {key}", f"[{values}]")
-    if not found:
+    parsed: list[Any] = parse_yaml(f"{option} {key}", f"[{values}]")
+    if not parsed:
         raise bad(option, "key=value,value,...", text)
-    return key, found
+    return key, parsed
 
 
 def _split_key_value(text: str, option: str, form: str) -> tuple[str, str]:
@@ -622,7 +612,7 @@ def _split_key_value(text: str, option: str, form: str) -> tuple[str, str]:
 
 
 def read_yaml_file(argument: str, path: str | Path) -> Any:
-    """The plain value in a YAML file, which must exist and be UTF-8 text."""
+    """Read plain values from a YAML file, which must exist and be UTF-8 text."""
     path = Path(path)
     if not path.is_file():
         raise bad(argument, "an existing YAML file", str(path))
@@ -634,7 +624,7 @@ def read_yaml_file(argument: str, path: str | Path) -> Any:
 
 
 class _Unquoted(str):
-    """Text that an error shows without quotes."""
+    """Text that error messages show without quotes."""
 
     __slots__ = ()
 
@@ -654,7 +644,7 @@ def _shorten(text: str) -> str:
 
 
 def _explain_yaml_error(text: str, problem: Any) -> str:
-    """Where YAML stopped making sense, in one line."""
+    """Describe where and why YAML could not be parsed, in one line."""
     mark, why = getattr(problem, "problem_mark", None), getattr(problem, "problem", None)
     if mark is None or why is None:
         return f"{_shorten(text)} ({problem})"
@@ -663,7 +653,7 @@ def _explain_yaml_error(text: str, problem: Any) -> str:
 
 
 def dump_yaml(value: Any) -> str:
-    """A plain value as YAML text, keys in the order given.
+    """Format a plain value as YAML text, keys in the order given.
 
     Examples
     --------
@@ -681,14 +671,14 @@ def dump_yaml(value: Any) -> str:
 
 
 def _load_yaml(text: str) -> Any:
-    """The value of a text, by libyaml where both are sure to agree: it is ten times as fast.
+    """Parse a text, with libyaml if both loaders are known to agree: it is ten times as fast.
 
-    To the loader written in Python are left: tabs, tags and blocks of text, where libyaml takes
-    what YAML refuses; deep nesting, to which libyaml knows no end; and the words for what is wrong.
+    The Python loader is used for tabs, tags and block scalars, where libyaml accepts invalid YAML;
+    for deep nesting, which libyaml does not limit; and for error messages.
     """
     import yaml
 
-    levels = sum(text.count(sign) for sign in "[{-?:")  # no text is nested more deeply
+    levels = sum(text.count(sign) for sign in "[{-?:")  # an upper bound of the nesting depth
     if yaml.__with_libyaml__ and levels < MAX_YAML_LEVELS and not set("\t!|>") & set(text):
         with suppress(yaml.YAMLError):
             return yaml.load(text, Loader=_make_loader("CSafeLoader"))
@@ -700,17 +690,17 @@ def _make_loader(base: str) -> Any:
     import yaml
 
     class Strict(getattr(yaml, base)):  # type: ignore[misc]
-        """The safe loader, which takes the last of equal keys; this one takes none."""
+        """The safe loader, with an error for duplicate keys."""
 
         def flatten_mapping(self, node: Any) -> None:
-            # Before `<<` is resolved: what a mapping adds to the merged one may well override.
+            # before `<<` is resolved, since keys may override those of the merged mapping
             lines: dict[Hashable, int] = {}
             for key_node, _ in node.value:
                 if key_node.tag == "tag:yaml.org,2002:merge":
                     continue
                 key = self.construct_object(key_node, deep=True)
                 if not isinstance(key, Hashable):
-                    continue  # the loader's own error is about to follow
+                    continue  # the loader raises its own error
                 here = key_node.start_mark.line + 1
                 if key in lines:
                     first = lines[key]
@@ -723,11 +713,11 @@ def _make_loader(base: str) -> Any:
 
 
 def _count_values(value: Any, known: dict[int, float]) -> float:
-    """Values inside a value, as often as they are referred to; infinite where it holds itself."""
+    """Count the values inside a value, with repeated references; infinite if it contains itself."""
     if not isinstance(value, (Mapping, list)):
         return 1.0
     if id(value) not in known:
-        known[id(value)] = inf  # until it is counted: who comes back here goes in a circle
+        known[id(value)] = inf  # until it is counted: reached again only if it contains itself
         inner = value.values() if isinstance(value, Mapping) else value
         known[id(value)] = 1.0 + sum(_count_values(one, known) for one in inner)
     return known[id(value)]

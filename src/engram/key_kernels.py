@@ -1,7 +1,7 @@
-"""Triton kernels of the draws of ``keys``; imported on CUDA only.
+"""Triton kernels for the draws of `engram.keys`; imported on CUDA only.
 
-The arithmetic of ``keys`` is 29 of torch's kernels for a draw, be it a large mask of dropout, and
-12 for a new key; here each is one. Whole numbers only, so that both give the same bits.
+With torch a draw takes 29 kernel launches and a new key 12; here each is one kernel. All arithmetic
+is on integers, so that both give the same bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 BLOCK = 1024
-STEP = tl.constexpr(-7046029254386353131)  # those of keys
+STEP = tl.constexpr(-7046029254386353131)  # the constants of engram.keys
 MIX_A = tl.constexpr(-4658895280553007687)
 MIX_B = tl.constexpr(-7723592293110705685)
 LARGEST = tl.constexpr((1 << 63) - 1)
@@ -30,7 +30,7 @@ def _mix(v):
 
 @triton.jit(do_not_specialize=["count", "least"])
 def _draw_kernel(keys, drawn, count, least, MASK: tl.constexpr, BLOCK: tl.constexpr):
-    """Row by row of [keys, count]: 63 bits each, or whether 24 of them are at `least` so many."""
+    """Draw [keys, count]: 63 bits per entry or, for a mask, whether the first 24 are >= `least`."""
     row = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     key = tl.load(keys + row)
@@ -49,7 +49,7 @@ def _mix_kernel(keys, mixed, add, count, BLOCK: tl.constexpr):
 
 
 def mix(key: Tensor, add: int) -> Tensor:
-    """The keys plus a number, mixed."""
+    """Add a number to keys and mix them."""
     key = key.contiguous()
     mixed, count = torch.empty_like(key), key.numel()
     with torch.cuda.device_of(key):
@@ -58,12 +58,12 @@ def mix(key: Tensor, add: int) -> Tensor:
 
 
 def bits(key: Tensor, count: int) -> Tensor:
-    """[..., count] 63 random bits of each key, as ``keys.bits``."""
+    """Draw 63 random bits [..., count] for each key, as `engram.keys.bits`."""
     return _launch(key, count, torch.empty(*key.shape, count, dtype=torch.long, device=key.device))
 
 
 def dropout_mask(key: Tensor, least: int, count: int) -> Tensor:
-    """[..., count] whether the first 24 bits make a number of at least `least`."""
+    """Draw a mask [..., count]: whether the first 24 bits are at least `least`."""
     kept = torch.empty(*key.shape, count, dtype=torch.bool, device=key.device)
     _launch(key, count, kept.view(torch.int8), least)
     return kept

@@ -1,9 +1,9 @@
-"""Randomness without generators: every draw is a pure function of an integer key.
+"""Random numbers without generators: every draw is a pure function of an integer key.
 
-A key is folded from (seed, purpose, stage, step, ...). The same key gives the same draw alone, in
-lockstep, after a resume, on any device. All arithmetic is on 64-bit integers that wrap around
-(splitmix64), so it maps under ``torch.func.vmap`` and captures into a CUDA graph. Large draws of
-one run on CUDA, and its keys, are made by kernels (``key_kernels``), bit by bit the same.
+A key is folded from (seed, purpose, stage, step, ...). The same key gives the same draw for a run
+alone, in lockstep, after resuming, and on any device. All arithmetic is on 64-bit integers with
+wrap-around (splitmix64), so it can be mapped by ``torch.func.vmap`` and captured into a CUDA graph.
+Large draws on CUDA use the kernels of `engram.key_kernels`, with bitwise equal results.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _MIX_A = -4658895280553007687
 _MIX_B = -7723592293110705685
 _MASK = (1 << 64) - 1
 _LARGEST = (1 << 63) - 1
-_LARGE = 4096  # a draw that is worth a kernel
+_LARGE = 4096  # minimum size of a draw by a kernel
 _kernel_works: dict[torch.device, bool] = {}
 
 
 def _wrap(value: int) -> int:
-    """A Python integer as the signed 64-bit number a tensor would hold."""
+    """Wrap a Python integer to the signed 64-bit number that a tensor would hold."""
     value &= _MASK
     return value - (1 << 64) if value >> 63 else value
 
@@ -44,12 +44,12 @@ def _mix(value: int) -> int:
 
 
 def _shift(value: int, bits: int) -> int:
-    """Logical shift to the right (a signed shift would copy the sign)."""
+    """Shift to the right without copying the sign."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _mix_(value: Tensor) -> Tensor:
-    """The same of tensors, in their memory."""
+    """Mix a tensor in place, as `_mix`."""
     value = value.bitwise_xor_(_shift_(value, 30)).mul_(_MIX_A)
     value = value.bitwise_xor_(_shift_(value, 27)).mul_(_MIX_B)
     return value.bitwise_xor_(_shift_(value, 31))
@@ -60,9 +60,9 @@ def _shift_(value: Tensor, bits: int) -> Tensor:
 
 
 def fold(key: Key, *what: Key | str) -> Key:
-    """A new key from `key` and anything that tells draws apart: names, stages, steps.
+    """Derive a new key from `key` and anything that distinguishes draws: names, stages, steps.
 
-    Integers and tensors give the same keys, so host and device agree.
+    Integers and tensors give equal keys, so that host and device agree.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def _fold_number(key: Key, add: Key) -> Key:
 
 
 def fold_each(key: Key, *names: str, device: torch.device | str | None = None) -> Tensor:
-    """[..., n] the keys of several names: draws from them at once are those of each alone.
+    """Fold each of several names into a key: keys [..., n] whose draws equal those of each alone.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def fold_each(key: Key, *names: str, device: torch.device | str | None = None) -
 
 @lru_cache(maxsize=64)
 def _name_numbers(names: tuple[str, ...], device: torch.device) -> Tensor:
-    """What `fold` adds for names. Kept, because a copy from the host cannot be captured."""
+    """Return what `fold` adds for names; cached, since a copy from the host cannot be captured."""
     with _disable_current_modes():
         numbers = torch.tensor([zlib.crc32(name.encode()) for name in names], device=device)
     if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
@@ -115,9 +115,9 @@ def _name_numbers(names: tuple[str, ...], device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _counter(count: int, device: torch.device) -> Tensor:
-    """1 to `count`, each times the step. Kept, because compilers multiply an arange in 32 bits.
+    """Return 1 to `count` times the step; cached, since compilers multiply an arange in 32 bits.
 
-    Made outside of any tracing: the fake tensor of one trace would be kept for all later draws.
+    Created outside of any tracing, because a fake tensor must not be cached.
     """
     with _disable_current_modes():
         counter = torch.arange(1, count + 1, device=device) * _STEP
@@ -127,7 +127,7 @@ def _counter(count: int, device: torch.device) -> Tensor:
 
 
 def bits(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
-    """63 random bits per entry, shape ``key.shape + shape``."""
+    """Draw 63 random bits per entry, shape ``key.shape + shape``."""
     key = torch.as_tensor(key, device=device)
     count = math.prod(shape)
     if _has_kernel(key, count):
@@ -138,50 +138,53 @@ def bits(key: Key, *shape: int, device: torch.device | str | None = None) -> Ten
 
 
 def _bits(key: Tensor, count: int) -> Tensor:
-    """[..., count] by torch; in place, for half of the time of a large draw is finding memory."""
+    """Draw bits [..., count] with torch; in place, since allocation takes half of the time."""
     spread = key.unsqueeze(-1)
     drawn = _mix_(spread + _counter(count, key.device))
     return _mix_(drawn.add_(spread)).bitwise_and_(_LARGEST)
 
 
 def _has_kernel(key: Tensor, count: int = _LARGE) -> bool:
-    """Whether keys, or so many draws of each, are made by a kernel: not where mapped or traced."""
+    """Whether to use a kernel for keys, or `count` draws of each: not when mapped or traced."""
     if not key.is_cuda or key.dtype != torch.long or torch.compiler.is_compiling():
         return False
     if maybe_current_level() is not None or _len_torch_dispatch_stack():
         return False
     if key.device not in _kernel_works:
-        if torch.cuda.is_current_stream_capturing():  # too late to try it
+        if torch.cuda.is_current_stream_capturing():  # a trial is not possible now
             return False
         _kernel_works[key.device] = _try_kernel(key.device)
     return _kernel_works[key.device] and key.numel() * count >= _LARGE
 
 
 def _try_kernel(device: torch.device) -> bool:
-    """Whether the kernel can be made here and draws what torch draws: a compiler may be missing."""
+    """Whether the kernel compiles on this machine and draws the same numbers as torch."""
     if importlib.util.find_spec("triton") is None:
         return False
     key = torch.tensor([1, -(2**62) - 5], device=device)
     drawn = _bits(key, 3000)
     expected = _mix_(key + _STEP), drawn, (drawn >> 39) >= 2**23
     try:
-        from engram import key_kernels as by
+        from engram import key_kernels as kernels
 
-        found = by.mix(key, _STEP), by.bits(key, 3000), by.dropout_mask(key, 2**23, 3000)
+        found = (
+            kernels.mix(key, _STEP), kernels.bits(key, 3000),
+            kernels.dropout_mask(key, 2**23, 3000),
+        )  # fmt: skip
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        said = repr(error)
+        reason = repr(error)
     else:
         if all(map(torch.equal, found, expected)):
             return True
-        said = "they differ from torch's"
-    warnings.warn(f"keys and masks run without custom kernels: {said}", stacklevel=2)
+        reason = "they differ from torch's"
+    warnings.warn(f"keys and masks run without custom kernels: {reason}", stacklevel=2)
     return False
 
 
 def uniform(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
-    """Uniform numbers in [0, 1) as float64.
+    """Draw uniform numbers in [0, 1) as float64.
 
     Examples
     --------
@@ -192,18 +195,19 @@ def uniform(key: Key, *shape: int, device: torch.device | str | None = None) -> 
 
 
 def normal(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
-    """Standard normal numbers as float64."""
+    """Draw standard normal numbers as float64."""
     drawn: Tensor = torch.special.ndtri(uniform(key, *shape, device=device).clamp(2.0**-53))
     return drawn
 
 
 def randint(key: Key, n: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:
-    """Whole numbers in [0, n); `n` may be a tensor that differs from run to run.
+    """Draw integers in [0, n); `n` may be a tensor with a value for each run.
 
-    Multiply and shift on 31 bits: no floating point, so every device draws the same rows.
+    Computed by multiplying and shifting 31 bits, without floating point, so that every device draws
+    the same numbers.
     """
     drawn = bits(key, *shape, device=device) >> 32
-    if isinstance(n, int):  # a number, not a tensor: a copy from the host cannot be captured
+    if isinstance(n, int):  # not made a tensor: a copy from the host cannot be captured
         return (drawn * n) >> 31
     count = n.to(drawn.device)
     return (drawn * count.reshape(*count.shape, *[1] * len(shape))) >> 31
@@ -212,7 +216,7 @@ def randint(key: Key, n: Key, *shape: int, device: torch.device | str | None = N
 def dropout_mask(
     key: Key, drop: float, *shape: int, device: torch.device | str | None = None
 ) -> Tensor:
-    """A mask that is False with probability `drop`."""
+    """Draw a mask that is False with probability `drop`."""
     key, least = torch.as_tensor(key, device=device), round(drop * 2**24)
     count = math.prod(shape)
     if _has_kernel(key, count):
@@ -223,9 +227,9 @@ def dropout_mask(
 
 
 def permutation(key: Key, length: int, n: Key, device: torch.device | str | None = None) -> Tensor:
-    """A permutation of 0..n-1 in the first n of `length` places, padding places behind.
+    """Draw a permutation of 0..n-1 in the first n of `length` positions; the rest is padding.
 
-    The place of an entry does not depend on `length`, so padding changes nothing.
+    The position of an entry does not depend on `length`, so padding changes nothing.
 
     Examples
     --------
@@ -239,5 +243,5 @@ def permutation(key: Key, length: int, n: Key, device: torch.device | str | None
 
 
 def torch_seed(key: Key) -> int:
-    """A seed for `torch.manual_seed`, for initialisers that know only torch's generator."""
+    """Return a seed for `torch.manual_seed`, for initialisers that use torch's generator."""
     return int(key) & 0x7FFFFFFFFFFFFFFF

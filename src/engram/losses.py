@@ -1,7 +1,7 @@
-"""Loss terms shared by methods: weighted means, masked cross-entropy, distillation.
+"""Loss functions shared by methods: weighted means, masked cross-entropy, distillation.
 
-All are pure functions of tensors that map over runs. Row weights of 0 mark padding, so every mean
-is ``sum(w * l) / sum(w)``.
+All are pure functions of tensors and can be mapped over runs. A row weight of 0 marks padding, so
+every mean is ``sum(w * l) / sum(w)``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CLOSED_LOGIT = -1e9  # logit of a class that does not compete: no probability, n
 
 
 def mean(values: Tensor, w: Tensor) -> Tensor:
-    """Weighted mean over rows; 0 when every row is padding.
+    """Compute the weighted mean over rows; 0 if every row is padding.
 
     Examples
     --------
@@ -25,12 +25,12 @@ def mean(values: Tensor, w: Tensor) -> Tensor:
 
 
 def ce_rows(logits: Tensor, target: Tensor, open_: Tensor) -> Tensor:
-    """[B] cross-entropy of each row over the classes that compete for it."""
+    """Compute the cross-entropy [B] of each row over the classes that compete for it."""
     return F.cross_entropy(logits.masked_fill(~open_, CLOSED_LOGIT), target, reduction="none")
 
 
 def masked_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Tensor:
-    """Mean cross-entropy over the open classes.
+    """Compute the mean cross-entropy over the open classes.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def masked_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Tenso
 
 
 def balanced_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Tensor:
-    """Mean over classes of the class-mean cross-entropy.
+    """Compute the cross-entropy averaged within each class and then over classes.
 
     Examples
     --------
@@ -55,19 +55,19 @@ def balanced_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Ten
 
 
 def balancing_weights(target: Tensor, w: Tensor, classes: int) -> Tensor:
-    """[B] weights 1 / (rows of the class in this batch), counted by weight."""
+    """Compute row weights [B] that give all classes of the batch equal total weight."""
     member = (target[:, None] == torch.arange(classes, device=target.device)).to(w.dtype)  # [B, C]
     count = (member * w[:, None]).sum(0)  # [C]
     return w / (member @ count).clamp(min=1e-12)
 
 
 def multi_hot(y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    """[B, C] one where a class is among the labels [B, L]; -1 pads."""
+    """Encode labels [B, L], padded with -1, as [B, C] zeros and ones."""
     return (y.unsqueeze(-1) == torch.arange(classes, device=y.device)).any(-2).to(dtype)
 
 
 def bce_rows(logits: Tensor, targets: Tensor, open_: Tensor, reduction: str = "mean") -> Tensor:
-    """[B] binary cross-entropy per row, mean (or sum) over the open classes."""
+    """Compute the binary cross-entropy [B] of each row, mean or sum over the open classes."""
     each = F.binary_cross_entropy_with_logits(logits, targets, reduction="none") * open_
     total = each.sum(-1)
     return total / open_.sum(-1).clamp(min=1) if reduction == "mean" else total
@@ -83,11 +83,11 @@ def distill_rows(
     form: str = "ce",
     new_classes: Tensor | None = None,
 ) -> Tensor:
-    """[B] distillation of the teacher's probabilities over `classes` [C] (or [B, C]).
+    """Compute the distillation loss [B] of each row over `classes` [C] or [B, C].
 
-    The student's softmax runs over the same classes, or over `new_classes` too where given (the
-    teacher's probability there is 0). ``form="kl"`` subtracts the teacher's entropy; ``scale``
-    multiplies by the squared temperature.
+    The student's softmax is over the same classes or, if given, over `new_classes` too, where the
+    teacher's probability is 0. ``form="kl"`` subtracts the teacher's entropy; `scale` multiplies by
+    the squared temperature.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A user's own code by name (``module:name`` or a file), imported unless that is forbidden."""
+"""User code loaded by name, ``module:name`` or ``file.py:name``, unless that is forbidden."""
 
 from __future__ import annotations
 
@@ -17,21 +17,18 @@ from engram.errors import USER_MODULES, BadArgument, EngramError, bad, unknown, 
 
 
 class Untrusted(EngramError):
-    """A recipe names code that is not the library's, where nobody said that it may run."""
+    """A recipe names user code, which has not been allowed to run."""
 
 
-_forbidden: ContextVar[str] = ContextVar("forbidden", default="")  # why, in words
-_NOT_USER_MODULES = {
-    "engram",
-    *sys.stdlib_module_names,
-}  # modules that are nobody's own, by whatever name
+_forbidden: ContextVar[str] = ContextVar("forbidden", default="")  # the reason
+_NOT_USER_MODULES = {"engram", *sys.stdlib_module_names}
 
 
 @contextmanager
 def forbid_user_code(why: str) -> Iterator[None]:
-    """While this lasts, names of code that is not the library's are refused: `Untrusted`.
+    """Refuse to load user code inside the context, by raising `Untrusted`.
 
-    For recipes that are found, not given: importing a module runs it.
+    For recipes that were found rather than given by the user: importing a module runs it.
 
     Examples
     --------
@@ -49,12 +46,12 @@ def forbid_user_code(why: str) -> Iterator[None]:
 
 
 def is_user_code_allowed() -> bool:
-    """Whether nobody has forbidden code that is not the library's."""
+    """Whether user code may be loaded."""
     return not _forbidden.get()
 
 
 def load_user_object(name: str, *, what: str = "name") -> Any:
-    """What a user calls ``module:name``; the module may be a file path ending in .py.
+    """Import the object called ``module:name``; the module may be a file path ending in .py.
 
     Examples
     --------
@@ -77,38 +74,38 @@ def load_user_object(name: str, *, what: str = "name") -> Any:
             USER_MODULES.add(module_name)
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if user_code_location(error):  # found, but something that it imports is not
+        if user_code_location(error):  # the module exists, but one of its imports does not
             raise
         if path.suffix == ".py":
             raise bad(what, f"an existing file in {name!r}", str(path)) from None
         raise bad(what, f"an importable module in {name!r} ({error})", module_name) from None
     finally:
         sys.path[:] = usual
-    # a file may lie where a run was begun; another module of its name is not meant
+    # do not accept another module of the same name instead of the file
     if path.suffix == ".py" and Path(getattr(module, "__file__", None) or "").name != path.name:
         USER_MODULES.discard(module_name)
         raise bad(what, f"an existing file in {name!r}", str(path))
-    found = getattr(module, class_name, None)
-    if found is None:
+    loaded = getattr(module, class_name, None)
+    if loaded is None:
         raise unknown(f"class of {module_name}", class_name, _defined_names(module))
-    return found
+    return loaded
 
 
 def unknown_name(what: str, name: object, valid: Iterable[str]) -> BadArgument:
-    """The error for a name that is not known; a file alone is told how its classes are named."""
+    """Return the error for an unknown name; for a file it says how to name a class in it."""
     if not isinstance(name, str) or not name.endswith(".py") or not os.path.isfile(name):
         return unknown(what, name, valid)
     try:
-        written = ast.parse(Path(name).read_bytes()).body
-    except (SyntaxError, ValueError):  # told when it is imported
-        written = []
-    made = [one.name for one in written if isinstance(one, (ast.ClassDef, ast.FunctionDef))]
-    listed = ", ".join(one for one in made if one[0] != "_") or "nothing"
+        statements = ast.parse(Path(name).read_bytes()).body
+    except (SyntaxError, ValueError):  # reported when it is imported
+        statements = []
+    names = [one.name for one in statements if isinstance(one, (ast.ClassDef, ast.FunctionDef))]
+    listed = ", ".join(one for one in names if one[0] != "_") or "nothing"
     return bad(what, f"{name}:NAME with a name defined there ({listed})", name)
 
 
 def _defined_names(module: ModuleType) -> list[str]:
-    """What a module defines, without what it imports."""
+    """List the public names that a module defines itself."""
     return [
         name for name, value in vars(module).items()
         if name[0] != "_" and not isinstance(value, ModuleType)
@@ -117,7 +114,7 @@ def _defined_names(module: ModuleType) -> list[str]:
 
 
 def _forget_module(module_name: str, path: Path, what: str) -> None:
-    """Forget an own module of the same name from another file; another's module is in the way."""
+    """Unload a user module of the same name from another file; refuse if it is not a user's."""
     loaded = sys.modules.get(module_name)
     if loaded is None or not path.is_file():
         return

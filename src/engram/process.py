@@ -1,6 +1,4 @@
-"""What a process is told from outside: signals that ask it to end, and its place in a
-``torchrun`` job.
-"""
+"""The environment of a process: signals that ask it to end, and its place in a ``torchrun`` job."""
 
 from __future__ import annotations
 
@@ -10,14 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# SIGHUP: the terminal or the connection is gone
+# SIGHUP: the terminal or the connection was closed
 END_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
 )  # fmt: skip
 
 
 class Ended(KeyboardInterrupt):
-    """The process was told to end by a signal; what was going on is saved where it could be.
+    """The process was asked to end by a signal; unfinished work is saved where possible.
 
     Examples
     --------
@@ -37,18 +35,18 @@ class Ended(KeyboardInterrupt):
 
 @contextmanager
 def handle_end_signals(act: Callable[[int], None], *, keys: bool = False) -> Iterator[None]:
-    """While this lasts, call `act` with the number of a signal that asks the process to end.
+    """Call `act` with the number of a signal that asks the process to end, inside the context.
 
-    With `keys` Ctrl-C is one of them, unless somebody else listens to it. Signals that are ignored
-    stay so (nohup). Only the main thread can listen; elsewhere nothing changes.
+    With `keys` this includes Ctrl-C, unless another handler is installed. Ignored signals stay
+    ignored (nohup). Only the main thread can handle signals; in others this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard = [number for number in END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    handled = [number for number in END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     if keys and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        heard.append(signal.SIGINT)
-    before = {number: signal.signal(number, lambda which, _: act(which)) for number in heard}
+        handled.append(signal.SIGINT)
+    before = {number: signal.signal(number, lambda which, _: act(which)) for number in handled}
     try:
         yield
     finally:
@@ -57,12 +55,11 @@ def handle_end_signals(act: Callable[[int], None], *, keys: bool = False) -> Ite
 
 
 def exit_now(number: int) -> None:
-    """End at once."""
+    """Raise `Ended`."""
     raise Ended(number)
 
 
-# ------------------------------------------------------------------------------------------------
-# Whether this process is one of several that ``torchrun`` started, and which.
+# -- processes started by ``torchrun`` -------------------------------------------------------------
 
 
 def is_torchrun() -> bool:
@@ -72,7 +69,7 @@ def is_torchrun() -> bool:
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that writes and speaks.
+    """Whether this process writes files and prints: it is the only one, or rank 0.
 
     Examples
     --------

@@ -32,8 +32,8 @@ def test_a_search_is_shown_kept_and_resumed(engram, tmp_path):
 def test_selecting_on_test_rows_takes_a_word_and_is_marked(engram, tmp_path):
     refused = engram("search", *SMALL, "-m", "EWC", *VARY, code=2)
     assert "--set valid=0.1" in refused.output
-    assert "--on test" in refused.output
-    marked = engram(*ASK, *VARY, "--on", "test")
+    assert "--select-on test" in refused.output
+    marked = engram(*ASK, *VARY, "--select-on", "test")
     assert "TEST ROWS" in marked.output
     chosen = library.Recipe.read(tmp_path / "found" / "chosen.yaml")
     assert chosen.label.endswith("chosen on test rows")

@@ -112,7 +112,7 @@ def test_many_parameters_share_one_count_of_steps(optimizer, capture):
     "training",
     [
         {}, {"optimizer": "adam", "lr": 1e-3}, {"augment": ("flip", "crop")}, {"clip": 0.1},
-        {"iterations": 20}, {"last": "drop"}, {"schedule": "step", "milestones": (1,)},
+        {"iterations": 20}, {"incomplete_batch": "drop"}, {"schedule": "step", "milestones": (1,)},
         {"evaluate_every": 7},
     ],
     ids=str,

@@ -77,14 +77,14 @@ def test_a_diverged_run_is_finished(seeds, together, tmp_path):
     first = run(Finetune(), **few)
     assert len(first.diverged) == seeds
     trained = Counting()
-    with pytest.warns(UserWarning, match=f"{seeds} runs diverged before.*--again"):
+    with pytest.warns(UserWarning, match=f"{seeds} runs diverged before.*--rerun"):
         again = run(Finetune(), callback=trained, **few)
     assert (trained.before, trained.stages) == (seeds, 0)
     assert again.diverged == first.diverged
     trained = Counting()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run(Finetune(), callback=trained, again=True, **few)
+        run(Finetune(), callback=trained, rerun=True, **few)
     assert (trained.before, trained.stages) == (0, sum(at + 1 for at in first.diverged.values()))
 
 

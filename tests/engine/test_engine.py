@@ -305,12 +305,12 @@ class TestOneByOne:
 
     def test_convolutions_go_alone_on_cuda(self):
         convolution, identity = nn.Conv2d(2, 2, 1), nn.Identity()
-        assert self.engine(convolution).apart([0, 1])
-        assert not self.engine(identity).apart([0, 1])
+        assert self.engine(convolution).runs_separately([0, 1])
+        assert not self.engine(identity).runs_separately([0, 1])
 
     def test_what_is_asked_for_wins(self):
-        assert not self.engine(nn.Conv2d(2, 2, 1), together=True).apart([0, 1])
-        assert self.engine(nn.Identity(), together=False).apart([0, 1])
+        assert not self.engine(nn.Conv2d(2, 2, 1), together=True).runs_separately([0, 1])
+        assert self.engine(nn.Identity(), together=False).runs_separately([0, 1])
 
 
 def test_a_model_that_cannot_be_mapped_says_that_it_is_not_compiled(monkeypatch):

@@ -52,7 +52,7 @@ def test_batches_of_all_are_those_of_each(size):
     groups = max(-(-len(one.rows) // size) for one in items)
     found = host_verbs._batches(learners, items, size, groups)
     pairs = zip(learners, items, strict=True)
-    expected = stack([one.grouped(its, size, 0, groups) for one, its in pairs])
+    expected = stack([one.group_batch(its, size, 0, groups) for one, its in pairs])
     for mine, theirs in zip(leaves(found), leaves(expected), strict=True):
         assert mine.dtype == theirs.dtype
         assert torch.equal(mine, theirs)

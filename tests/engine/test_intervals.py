@@ -30,7 +30,7 @@ from engram.memory import Memory
 from engram.methods import ER, Finetune, Join, RWalk
 from engram.methods.method import Method, check_every_n_steps
 from engram.streams import class_incremental
-from tests.methods.interval_twin import Stepwise, Ticks
+from tests.methods.plain_rwalk import Stepwise, Ticks
 
 MEMORY = Memory(total=12)
 VARIANTS = {
@@ -151,7 +151,7 @@ def test_runs_that_meet_again():
 @pytest.mark.parametrize("kind", KINDS)
 def test_joined_paces(kind, together):
     join = Join(Ticks(every=4), Finetune(), Ticks(every=6))
-    assert join.pace == 2
+    assert join.every_n_steps == 2
     assert join.implements("interval")
     found = train_runs(make_runs(join, KINDS[kind], training=LONG), together=together)
     single = train_runs(make_runs(Ticks(every=4), KINDS[kind], training=LONG), together=together)
@@ -166,7 +166,7 @@ def test_joined_paces(kind, together):
 
 def test_join_without_paces():
     join = Join(Finetune(), ER())
-    assert join.pace == 0
+    assert join.every_n_steps == 0
     assert not join.implements("interval")
 
 
@@ -178,7 +178,7 @@ def test_methods_of_a_group_may_differ_in_pace():
         scale: float = 1.0
 
         @property
-        def pace(self):
+        def every_n_steps(self):
             return int(2 * self.scale)
 
         def interval(self, after, state):
@@ -266,7 +266,7 @@ def test_traces_are_kept_apart():
 # -- what is refused -------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Idle(Method):
-    pace: int = 3
+    every_n_steps: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,9 +278,12 @@ class Timeless(Method):
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (Idle(), "pace: expected 0, because Idle has no interval of its own, got 3"),
-        (Timeless(), "pace: expected the number of steps after which Timeless.interval is called"),
-        (Idle(pace=-1), "pace: expected a whole number of at least 0, got -1"),
+        (Idle(), "every_n_steps: expected 0, because Idle has no interval of its own, got 3"),
+        (
+            Timeless(),
+            "every_n_steps: expected the number of steps after which Timeless",
+        ),
+        (Idle(every_n_steps=-1), "every_n_steps: expected a whole number of at least 0, got -1"),
         (Join(Ticks(), Idle()), "Idle has no interval"),
         (Join(Ticks(), Timeless()), r"Timeless\.interval is called"),
     ],
@@ -295,7 +298,7 @@ def test_a_pace_of_zero_is_no_pace():
     assert (
         check_every_n_steps(Stepwise())
         == check_every_n_steps(Finetune())
-        == check_every_n_steps(Idle(pace=0))
+        == check_every_n_steps(Idle(every_n_steps=0))
         == 0
     )
 

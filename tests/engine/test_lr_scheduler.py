@@ -106,7 +106,7 @@ def test_of_equal_epochs_the_last_is_best_and_none_of_them_is_a_gain():
 @pytest.mark.parametrize(("lr", "lowest"), [(1.0, 0.002), (0.3, 0.0006)])
 def test_a_task_ends_at_its_third_cut(lr, lowest):
     settings = {"schedule": "plateau", "plateau_patience": 0, "plateau_watch": "score"}
-    schedule = Schedule(Training(lr=lr, min_lr=lowest, **settings), 2)
+    schedule = Schedule(Training(lr=lr, stop_lr=lowest, **settings), 2)
     rates, active = [], []
     for epoch in range(6):
         schedule.after_epoch(epoch, {"loss": np.zeros(2), "score": np.array([0.5, epoch / 10])})
@@ -118,7 +118,7 @@ def test_a_task_ends_at_its_third_cut(lr, lowest):
 
 @pytest.mark.parametrize("lr", [1.0, 0.3])
 def test_the_lowest_rate_itself_is_still_trained_with(lr):
-    training = Training(lr=lr, min_lr=lr / 100, schedule="step", milestones=(1, 2, 3))
+    training = Training(lr=lr, stop_lr=lr / 100, schedule="step", milestones=(1, 2, 3))
     schedule = Schedule(training, 1)
     active = []
     for epoch in range(3):
@@ -128,10 +128,10 @@ def test_the_lowest_rate_itself_is_still_trained_with(lr):
 
 
 def test_a_lowest_rate_that_means_nothing_is_refused():
-    with pytest.raises(BadArgument, match="min_lr: expected 0, because a constant rate"):
-        Training(min_lr=1e-4)
-    with pytest.raises(BadArgument, match="min_lr: expected at most the learning rate"):
-        Training(schedule="plateau", lr=0.1, min_lr=1.0)
+    with pytest.raises(BadArgument, match="stop_lr: expected 0, because a constant rate"):
+        Training(stop_lr=1e-4)
+    with pytest.raises(BadArgument, match="stop_lr: expected at most the learning rate"):
+        Training(schedule="plateau", lr=0.1, stop_lr=1.0)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])

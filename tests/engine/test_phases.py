@@ -14,7 +14,7 @@ from engram.memory import Memory
 from engram.methods import GDumb
 from engram.methods.method import Method, Phase
 
-HEAD = Phase(rows="memory", name="head", moves=("net.head",), epochs=3, lr=0.05)
+HEAD = Phase(rows="memory", name="head", trainable=("net.head",), epochs=3, lr=0.05)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +146,8 @@ class TestErrors:
             stages(Empty(), runs=1)
 
     def test_a_name_that_no_parameter_has(self):
-        with pytest.raises(BadArgument, match=r"phase\.moves: unknown name 'net\.heat'"):
-            stages(Twice(second=Phase(rows="memory", moves=("net.heat",))), runs=1)
+        with pytest.raises(BadArgument, match=r"phase\.trainable: unknown name 'net\.heat'"):
+            stages(Twice(second=Phase(rows="memory", trainable=("net.heat",))), runs=1)
 
     @pytest.mark.parametrize(
         "values", [{"rows": "test"}, {"epochs": 1, "iterations": 2}, {"lr": -1.0}]

@@ -17,13 +17,14 @@ def items(count: int, first: int = 0) -> TrainingRows:
     return TrainingRows(rows, rows % 2, rows[:, None], torch.ones(count), torch.full_like(rows, -1))
 
 
-def sampler(sizes: list[int], batch: int, *, last: str = "keep", memory: list[int] | None = None,
-           pair: bool = False, memory_size: int = 0, seed: int = 0) -> Sampler:  # fmt: skip
+def sampler(sizes: list[int], batch: int, *, incomplete_batch: str = "keep",
+           memory: list[int] | None = None, pair: bool = False, memory_size: int = 0,
+           seed: int = 0) -> Sampler:  # fmt: skip
     tables = [pad_runs([items(n, 1000) for n in memory], CPU)] if memory else []
     return Sampler(
-        pad_runs([items(n) for n in sizes], CPU), tables, stage=1, batch_size=batch, last=last,
-        seeds=[seed + r for r in range(len(sizes))], pair=pair, memory_size=memory_size,
-        dtype=torch.float64,
+        pad_runs([items(n) for n in sizes], CPU), tables, stage=1, batch_size=batch,
+        incomplete_batch=incomplete_batch, seeds=[seed + r for r in range(len(sizes))],
+        pair=pair, memory_size=memory_size, dtype=torch.float64,
     )  # fmt: skip
 
 
@@ -63,9 +64,9 @@ def test_padding_repeats_real_rows(sizes, batch):
 @given(SIZES, st.integers(1, 17), st.sampled_from(["keep", "drop", "wrap"]), st.integers(0, 3))
 def test_a_group_changes_no_rows(sizes, batch, last, epoch):
     """A run gets the same rows in the same places, alone or beside larger ones."""
-    together = sampler(sizes, batch, last=last).epoch(epoch)
+    together = sampler(sizes, batch, incomplete_batch=last).epoch(epoch)
     for run, size in enumerate(sizes):
-        alone = sampler([size], batch, last=last, seed=run).epoch(epoch)
+        alone = sampler([size], batch, incomplete_batch=last, seed=run).epoch(epoch)
         mine, own = real_rows(together, run), real_rows(alone, 0)
         assert mine[: len(own)] == own
         assert not any(mine[len(own) :])
@@ -76,9 +77,9 @@ def test_a_group_changes_no_rows(sizes, batch, last, epoch):
 @given(st.integers(1, 40), st.integers(1, 17))
 def test_drop_leaves_out_the_rest_and_wrap_fills_it(size, batch):
     own = min(batch, size)
-    dropped = real_rows(sampler([size], batch, last="drop").epoch(0), 0)
-    kept = real_rows(sampler([size], batch, last="keep").epoch(0), 0)
-    wrapped = real_rows(sampler([size], batch, last="wrap").epoch(0), 0)
+    dropped = real_rows(sampler([size], batch, incomplete_batch="drop").epoch(0), 0)
+    kept = real_rows(sampler([size], batch, incomplete_batch="keep").epoch(0), 0)
+    wrapped = real_rows(sampler([size], batch, incomplete_batch="wrap").epoch(0), 0)
     assert dropped == kept[: size // own]
     assert {len(step) for step in dropped} == {own}
     assert {len(step) for step in wrapped} == {own}
@@ -93,7 +94,7 @@ def test_iterations_are_epochs_end_to_end(sizes, batch, start, count):
     rows = sampler(sizes, batch).iterations(start, start + count)
     for run, size in enumerate(sizes):
         own = min(batch, size)
-        alone = sampler([size], batch, seed=run, last="drop")
+        alone = sampler([size], batch, seed=run, incomplete_batch="drop")
         epochs = [step for e in range(start + count) for step in real_rows(alone.epoch(e), 0)]
         assert real_rows(rows, run) == epochs[start : start + count]
         assert all(len(step) == own for step in real_rows(rows, run))

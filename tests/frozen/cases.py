@@ -210,8 +210,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 TRAININGS: dict[str, dict[str, Any]] = {
     "momentum": {"momentum": 0.9, "weight_decay": 0.01, "clip": 0.5, "optim_reset": False},
-    "iterations": {"iterations": 5, "first_factor": 1.5, "last": "wrap", "evaluate_every": 3},
-    "step": {"schedule": "step", "milestones": [1], "last": "drop", "scope": "own"},
+    "iterations": {"iterations": 5, "first_task_scale": 1.5, "incomplete_batch": "wrap",
+                   "evaluate_every": 3},
+    "step": {"schedule": "step", "milestones": [1], "incomplete_batch": "drop", "scope": "own"},
     "plateau": {"stream": "valid", "schedule": "plateau", "plateau_patience": 0, "patience": 2,
                 "restore_best": True, "epochs": 4, "plateau_threshold": 0.2},
     "binary": {"loss": "bce", "class_weights": True, "scope": "all"},

@@ -124,7 +124,8 @@ class TestScopes:
 
     @pytest.mark.parametrize(("scope", "first", "second"), [
         ("seen", [1, 1, 1, 1, 0], [1, 1, 1, 1, 0]), ("own", [1, 1, 0, 0, 0], [0, 0, 1, 1, 0]),
-        ("then", [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]), ("current", [1, 1, 1, 1, 0], [0, 0, 1, 1, 0]),
+        ("at_time", [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]),
+        ("current", [1, 1, 1, 1, 0], [0, 0, 1, 1, 0]),
         ("all", [1] * 5, [1] * 5),
     ])  # fmt: skip
     def test_who_competes(self, scope, first, second):

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from engram.errors import BadArgument
 from engram.methods import DERpp
-from tests.engine.test_twins import DECAYED
-from tests.engine.twin import away, beside
-from tests.methods.reservoirs import MEMORY, ReservoirTwin, rows_of, same_memory
+from tests.engine.plain_loop import away, beside
+from tests.engine.test_plain_loop import DECAYED
+from tests.methods.plain_reservoirs import MEMORY, ReservoirTwin, rows_of, same_memory
 
 
 @dataclass

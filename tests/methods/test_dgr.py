@@ -17,8 +17,8 @@ from engram.losses import distill_rows
 from engram.methods import DGR, EWC, LGR, Join
 from engram.methods.dgr import hard_label_loss
 from engram.streams import class_incremental
-from tests.engine.test_twins import DECAYED
-from tests.methods.generative import ScholarTwin, distance, twins_of
+from tests.engine.test_plain_loop import DECAYED
+from tests.methods.plain_generative import ScholarTwin, distance, twins_of
 
 SMALL = {"width": 8, "noise": 3}
 

@@ -113,7 +113,9 @@ def test_lockstep(mix: str, reduce: str) -> None:
     assert lockstep_gap(ER(memory=SMALL, mix=mix, reduce=reduce)) < 1e-10
 
 
-@pytest.mark.parametrize("options", [{"iterations": 7}, {"loss": "balanced"}, {"last": "wrap"}])
+@pytest.mark.parametrize(
+    "options", [{"iterations": 7}, {"loss": "balanced"}, {"incomplete_batch": "wrap"}]
+)
 def test_lockstep_in_other_settings(options: dict[str, object]) -> None:
     assert lockstep_gap(ER(memory=SMALL, reduce="sum"), **options) < 1e-10
 

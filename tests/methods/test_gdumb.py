@@ -17,8 +17,8 @@ from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import GDumb
 from engram.streams import task_incremental
-from tests.engine.test_twins import DECAYED
-from tests.engine.twin import OPTIMIZERS, Plain, Twin, away
+from tests.engine.plain_loop import OPTIMIZERS, Plain, Twin, away
+from tests.engine.test_plain_loop import DECAYED
 
 TOTAL, EPOCHS = 12, 4
 SETTINGS = replace(DECAYED, batch_size=5)  # several batches a pass, the last one short
@@ -94,7 +94,7 @@ def test_exemplars_of_earlier_tasks_have_their_own_heads(together):
 def test_the_recipe_says_nothing_about_the_length():
     runs = [
         Run(stream=make_streams()[0], method=GDumb(epochs=3, memory=Memory(total=TOTAL)),
-            model=MODELS["plain"], training=replace(SETTINGS, epochs=epochs, first_factor=2.0))
+            model=MODELS["plain"], training=replace(SETTINGS, epochs=epochs, first_task_scale=2.0))
         for epochs in (1, 7)
     ]  # fmt: skip
     steps = [stage.steps for stage in Engine(runs, device="cpu").stages()]

@@ -22,8 +22,8 @@ from engram.methods import ER, EWC, Join, LatentReplay, LwF, NaiveRehearsal
 from engram.methods.method import Method, Phase, ReplaySpec
 from engram.probes.standard_probes import run_facts
 from engram.streams import class_incremental
-from tests.engine.test_twins import DECAYED
-from tests.engine.twin import OPTIMIZERS, Twin, away, beside
+from tests.engine.plain_loop import OPTIMIZERS, Twin, away, beside
+from tests.engine.test_plain_loop import DECAYED
 
 MEMORY = Memory(total=12)
 
@@ -213,7 +213,7 @@ class Nosy(LatentReplay):
 @dataclass(frozen=True, kw_only=True)
 class Afresh(LatentReplay):
     def phases(self, stage):
-        return (Phase(fresh=True),)
+        return (Phase(reinitialise=True),)
 
 
 class TestErrors:
@@ -224,7 +224,7 @@ class TestErrors:
                 Wrong(memory=MEMORY, root="first_task"),
                 "remember: expected Wrong.remember to return .*latent",
             ),
-            (Afresh(memory=MEMORY, root="first_task"), r"phase\.fresh: expected False"),
+            (Afresh(memory=MEMORY, root="first_task"), r"phase\.reinitialise: expected False"),
         ],
         ids=["no latents", "afresh"],
     )

@@ -19,9 +19,9 @@ from engram.errors import BadArgument
 from engram.methods import EWC, LGR, Join, LatentReplay
 from engram.methods.method import Phase
 from engram.streams import class_incremental
-from tests.engine.test_twins import DECAYED
-from tests.engine.twin import OPTIMIZERS, Plain
-from tests.methods.generative import ScholarTwin, distance, twins_of
+from tests.engine.plain_loop import OPTIMIZERS, Plain
+from tests.engine.test_plain_loop import DECAYED
+from tests.methods.plain_generative import ScholarTwin, distance, twins_of
 
 SMALL = {"width": 8, "noise": 3, "root": "first_task"}
 HELDOUT = {"root": "heldout", "root_iterations": 5}
@@ -124,7 +124,7 @@ def test_the_root_stands_still():
 
 def test_the_generator_learns_after_the_root_of_the_first_task():
     assert LGR(root="first_task").phases(0) == (
-        Phase(name="root", moves=("net",)), Phase(name="latents", moves=("generator",)),
+        Phase(name="root", trainable=("net",)), Phase(name="latents", trainable=("generator",)),
     )  # fmt: skip
     assert LGR(root="first_task").phases(1) == LGR().phases(0) == (Phase(),)
     *_, last = Engine([_run(LGR(**SMALL))], device="cpu").stages()

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from engram.errors import BadArgument
 from engram.methods import SLDA
 from engram.models.forward_pass import Output
-from tests.engine.test_twins import DECAYED
-from tests.engine.twin import Twin, away, beside
+from tests.engine.plain_loop import Twin, away, beside
+from tests.engine.test_plain_loop import DECAYED
+from tests.refusals import refuses
 
 SHRINKAGE = 0.05
 
@@ -91,5 +91,5 @@ def test_it_keeps_no_exemplars_and_its_state_does_not_grow():
 
 @pytest.mark.parametrize("shrinkage", [0.0, -1.0, 1.5])
 def test_bad_values(shrinkage):
-    with pytest.raises(BadArgument, match="shrinkage"):
+    with refuses("shrinkage"):
         SLDA(shrinkage=shrinkage)

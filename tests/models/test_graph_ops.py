@@ -9,7 +9,7 @@ from torch.func import grad, vmap
 from engram.models.forward_pass import PLAIN, forward_context
 from engram.models.gcn import GCN, GraphLayer
 from engram.models.kernels import graph_ops
-from tests.models.kernels import assert_equal, needs_kernels
+from tests.models.kernel_process import assert_equal, needs_kernels
 
 EDGES = [(1, 2), (2, 3), (4, 3)]
 R, B, V, W = 3, 5, 4, 6

@@ -45,7 +45,7 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def test_every_name_is_tried():
     named = {spec if isinstance(spec, str) else spec["name"] for spec, _ in CASES.values()}
-    # of millions of parameters at the least: tests/models/test_images.py tries them by themselves
+    # of millions of parameters at the least: test_image_networks.py tries them alone
     assert named == set(models()) - {"resnet50", "alexnet"}
 
 

@@ -24,7 +24,7 @@ from engram.models.forward_pass import PLAIN, forward_context
 from engram.models.kernels import norm_pool
 from engram.models.layers import BatchNorm
 from engram.streams import class_incremental
-from tests.models.kernels import INTERPRETED, assert_equal, needs_kernels
+from tests.models.kernel_process import INTERPRETED, assert_equal, needs_kernels
 
 WORKS = norm_pool.kernels_work.__wrapped__  # without its cache
 SHAPES = ((3, 9, 10), (4, 8, 8))  # odd edges, even ones

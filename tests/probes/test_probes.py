@@ -120,13 +120,13 @@ def test_scores_are_enough_for_a_probe_that_needs_no_networks(tmp_path, monkeypa
 def test_what_was_not_kept_is_said_before_anything_runs(tmp_path, monkeypatch):
     train(out=tmp_path, probes=())
     no_training(monkeypatch)
-    with pytest.raises(RecordError, match=r"class_distance .* parameters of stage 1 .*--again"):
+    with pytest.raises(RecordError, match=r"class_distance .* parameters of stage 1 .*--rerun"):
         train(out=tmp_path)
     monkeypatch.undo()
     train(out=tmp_path / "counts", probes=(), keep="counts")
     with pytest.raises(RecordError, match=r"entropy .* the scores of stage 1 .* keep=\"scores\""):
         train(out=tmp_path / "counts", probes=(Entropy(),))
-    anew = train(out=tmp_path, again=True)
+    anew = train(out=tmp_path, rerun=True)
     equal(values(anew), values(train()))
 
 

@@ -10,9 +10,9 @@ import pytest
 from choreographer.errors import ChromeNotFoundError
 from PIL import Image
 
-from engram.errors import BadArgument
 from engram.report import ReportInput, build, write_images
 from engram.report.static_images import ChromiumNotFound
+from tests.refusals import refuses
 from tests.report import chromium
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"> %{x}"
@@ -275,7 +275,7 @@ def test_without_chromium_there_is_a_clear_message(tmp_path, frame_of, monkeypat
 
 
 def test_image_format_is_checked_first(tmp_path, frame_of):
-    with pytest.raises(BadArgument, match="formats: unknown name 'gif'"):
+    with refuses("formats"):
         write_images(ReportInput(frame_of(["A"], seeds=1)), tmp_path, formats=["gif"])
 
 

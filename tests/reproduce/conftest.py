@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.reproduce.invented import invented_table
+from tests.reproduce.invented_paper import invented_table
 
 
 @pytest.fixture

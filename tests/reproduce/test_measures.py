@@ -6,7 +6,7 @@ import pytest
 from engram.experiments import Recipe
 from engram.records import Result, Rows
 from engram.reproduce import measures
-from tests.reproduce.invented import small_recipe
+from tests.reproduce.invented_paper import small_recipe
 
 
 def recorded(recipe, matrices, *, head="single", order=""):

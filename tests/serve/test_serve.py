@@ -28,8 +28,8 @@ MISSING = [
 pytestmark = pytest.mark.skipif(bool(MISSING), reason="the extra serve is not installed")
 if not MISSING:
     from engram.serve.request_limits import RequestLimits
-    from tests.serve.asking import ask, serving, until
-    from tests.serve.malformed import requests
+    from tests.serve.client import ask, serving, until
+    from tests.serve.malformed_requests import requests
 
 X, Y, TEST = world(6)
 

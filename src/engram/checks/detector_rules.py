@@ -79,7 +79,7 @@ def check_beats_chance(detector: Detector) -> None:
     """
     runs = next(train_stages())
     view = StageView(runs, needs=detector.needs, state=None)
-    state = detector.fitted(view)
+    state = detector.fit_stage(view)
     inside = detector.calibration_scores(view, state)
     assert inside is not None  # the toy streams have validation rows
     # as in `compare_sets`, NaN is the least familiar

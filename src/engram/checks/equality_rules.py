@@ -294,15 +294,15 @@ def check_step_is_pure(method: Method) -> None:
 
 
 def check_interval_waits(method: Method) -> None:
-    """`interval` modifies nothing and leaves the state alone until `pace` steps were taken."""
-    pace = check_every_n_steps(method)
-    if not pace:
+    """`interval` modifies nothing and leaves the state alone before step `every_n_steps`."""
+    every = check_every_n_steps(method)
+    if not every:
         raise DoesNotApply("no interval of its own")
     at = enter_task(shrink_settings(method))
     learner = at.learners[0]
     vector, state = learner.vector, learner.state
     grad = torch.linspace(-1, 1, len(vector), dtype=vector.dtype)
-    for step in range(1, pace + 1):
+    for step in range(1, every + 1):
         before, vector = vector, vector - 0.01 * grad
         state = at.method.step(before, vector, grad, state)
         kept, drawn = tree_map(torch.clone, (vector, state)), random_states()
@@ -319,8 +319,8 @@ def check_interval_waits(method: Method) -> None:
             "interval must return a state with the keys and shapes it was given",
         )
         require(
-            step == pace or trees_equal(found, state),
-            f"interval changes the state after step {step}, before its pace of {pace}: it may be "
+            step == every or trees_equal(found, state),
+            f"interval changes the state after step {step}, before step {every}: it may be "
             "called after any step, so count steps in the state and use torch.where",
         )
 
@@ -353,7 +353,7 @@ def check_maps_without_host_decisions(method: Method) -> None:
         if at.method.implements("step"):
             moved = vector - total
             state = trainer.verbs.after_step(vector, moved, data, state, trainer.hyper)
-        if at.method.pace:
+        if at.method.every_n_steps:
             state = trainer.verbs.after_interval(vector, state, trainer.hyper)
         return total, terms, state
 

@@ -184,7 +184,7 @@ INSPECTIONS: dict[str, Callable[..., str]] = {
 
 def _inspect_networks(method: Method) -> None:
     found = method.networks(
-        StreamOutline.of(make_streams()[0]).beside(16, LatentOutline((16,), False))
+        StreamOutline.from_stream(make_streams()[0]).with_features(16, LatentOutline((16,), False))
     )
     place = find_place(type(method), "networks")
     named = isinstance(found, Mapping) and all(
@@ -347,7 +347,7 @@ def check_recipe_round_trip(method: Method) -> None:
 
 
 def check_declarations(method: Method) -> None:
-    """`replay`, `phases`, `reads`, `head`, `decides` and `pace` have valid values."""
+    """`replay`, `phases`, `reads`, `head`, `decides` and `every_n_steps` have valid values."""
     require(method.reads in READS, f"reads must be one of {READS}, it is {method.reads!r}")
     try:
         check_head(method.head)

@@ -75,7 +75,7 @@ COMMANDS = (
     ("novelty", record_commands.novelty, "Evaluate novelty detectors on finished runs.",
      "engram novelty runs/novel --detectors KNN --set KNN.k=5"),
     ("open-world", deploy_commands.open_world, "Flag novel rows, label them, learn them.",
-     "engram open-world --data digits --classes-per-round 3 --budget 15"),
+     "engram open-world --data digits --classes-per-round 3 --labels 15"),
     ("predict", deploy_commands.predict, "Predict labels of new inputs with a trained model.",
      "engram predict runs/first --label ER --data new/"),
     ("serve", deploy_commands.serve, "Serve a model over HTTP: predict, novelty, learn.",

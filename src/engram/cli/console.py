@@ -27,6 +27,7 @@ from engram.errors import (
     suggest_name,
 )
 from engram.process import Ended, exit_now, handle_end_signals, is_main_process
+from engram.renamed import RenamedWarning, describe_rename, replace_old_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,6 +117,13 @@ class CommandGroup(TyperGroup):
         ctx.meta["engram.debug"] = "--debug" in args
         kept = [arg for arg in args if arg != "--debug"]
         return super().parse_args(ctx, kept)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        rest, replaced = replace_old_options(str(name), rest)
+        for old, new in replaced.items():
+            say(f"warning: {describe_rename(old, new, f'engram {name}')}", style="yellow")
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
         with shorten_warnings(), handle_end_signals(exit_now):
@@ -207,19 +215,18 @@ def describe_error(error: BaseException) -> str:
 @contextmanager
 def shorten_warnings() -> Iterator[None]:
     """Return a context that prints each warning once, on one line without file names."""
-    usual, said = warnings.showwarning, set[str]()
+    seen = set[str]()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         text = " ".join(str(message).split())
-        if text not in said:
-            said.add(text)
+        if text not in seen:
+            seen.add(text)
             say(f"warning: {text}", style="yellow")
 
-    warnings.showwarning = show
-    try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RenamedWarning)  # usually hidden, as for programmers only
+        warnings.showwarning = show
         yield
-    finally:
-        warnings.showwarning = usual
 
 
 # Requests, stored in run directories for ``engram resume``.

@@ -184,7 +184,7 @@ def serve(
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Require no token, even if other machines can reach it.")
     ] = False,
-    most_bytes: Annotated[int, typer.Option(help="Largest request, in bytes.")] = 16 << 20,
+    max_request_bytes: Annotated[int, typer.Option(help="Largest request, in bytes.")] = 16 << 20,
     read_seconds: Annotated[
         float, typer.Option(help="Seconds within which a request must arrive.")
     ] = 10.0,
@@ -231,7 +231,7 @@ def serve(
         if to.exists():
             raise bad("--to", "a file that does not exist yet", str(to))
         model = open_model(model, label, seed, None, device, trust).save(to)
-    limits = RequestLimits(max_request_bytes=most_bytes, read_seconds=read_seconds)
+    limits = RequestLimits(max_request_bytes=max_request_bytes, read_seconds=read_seconds)
     torch.set_num_threads(threads)
     with open_socket(host, port) as at:
         service = Service(
@@ -278,12 +278,13 @@ def open_world(
     novel_share: Annotated[
         float, typer.Option(help="Share of the new classes' rows that arrive.")
     ] = 1.0,
-    budget: Annotated[int, typer.Option(help="Labels per round.")] = 40,
+    labels: Annotated[int, typer.Option(help="Labels per round.")] = 40,
     rate: Annotated[float, typer.Option(help="False-alarm rate that sets the threshold.")] = 0.1,
     assignments: Assignments = None,
     seeds: Seeds = None,
     outside: Annotated[
-        str | None, typer.Option(metavar="NAME|PATH", help="Outside set for tuning the detector.")
+        str | None,
+        typer.Option("--ood", metavar="NAME|PATH", help="Outside set for tuning the detector."),
     ] = None,
     root: Root = None,
     device: Device = "auto",
@@ -292,7 +293,7 @@ def open_world(
     """Let a learner discover new classes, and compare with labelling at random.
 
     In each round, unlabelled rows arrive; those that the detector flags as novel are labelled,
-    within the budget, and learnt.
+    as many as --labels says, and learnt.
     """
     from dataclasses import asdict
 
@@ -319,7 +320,7 @@ def open_world(
     (asked,) = build_detectors(plain[0])
     recipe = Recipe.of({k: v for k, v in plain[0].items() if k != "detectors"})
     world = open_world(
-        recipe.data(str(root.absolute()) if root else None), known=known, budget=budget, rate=rate,
+        recipe.data(str(root.absolute()) if root else None), known=known, budget=labels, rate=rate,
         classes_per_round=classes_per_round, novel_share=novel_share, detector=asked,
         method=recipe.method, seeds=recipe.seeds, model=recipe.model, device=device,
         outside=plain[0].get("outside"), **asdict(recipe.training),

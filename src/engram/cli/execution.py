@@ -65,18 +65,18 @@ if TYPE_CHECKING:
 
 
 def run_request(
-    request: Request, out: Path | None = None, *, same: bool = False, again: bool = False,
+    request: Request, out: Path | None = None, *, same: bool = False, rerun: bool = False,
     budget: str | None = None,
 ) -> Result:  # fmt: skip
     """Run a request in its directory and print the outcome; on Ctrl-C, what is kept.
 
-    `same` raises for experiments that have changed since the directory was written; `again` reruns
+    `same` raises for experiments that have changed since the directory was written; `rerun` repeats
     finished runs; after `budget`, training is saved and stops.
     """
     limit = None if budget is None else parse_duration(budget)
     recipes = build_recipes(request.recipes)
     folder = out if out is not None else default_out(recipes)
-    result = train_request(request, recipes, folder, same=same, again=again, budget=limit)
+    result = train_request(request, recipes, folder, same=same, rerun=rerun, budget=limit)
     if len(result) and is_main_process():
         result_display.print_outcome(result, folder)
     return result
@@ -100,7 +100,7 @@ def refuse_diverged(results: Sequence[Result]) -> None:
 
 def train_request(
     request: Request, recipes: Sequence[Recipe], folder: Path, *, same: bool = False,
-    again: bool = False, budget: float | None = None,
+    rerun: bool = False, budget: float | None = None,
 ) -> Result:  # fmt: skip
     """Train the unfinished runs, with progress."""
     parse_duration(request.checkpoint_every, "--checkpoint-every")
@@ -113,7 +113,7 @@ def train_request(
         find_modules(request.folder)
         work = Work(
             recipes=recipes, out=target, device=request.device, data=request.root,
-            workers=request.workers, address=request.address, compile=request.compile, again=again,
+            workers=request.workers, address=request.address, compile=request.compile, rerun=rerun,
             deterministic=request.deterministic, checkpoint_every=request.checkpoint_every,
         )  # fmt: skip
         plans = work.plans

@@ -43,7 +43,7 @@ _LISTS = {
     "models": ("models/build.py", "_MODELS"),
     "streams": ("streams/__init__.py", "SCENARIOS"),
     "data": ("data/named_sets.py", "NAMED_SETS"),
-    "tools": ("records/export.py", "TOOLS"),
+    "tools": ("records/experiment_trackers.py", "TOOLS"),
 }
 
 
@@ -134,7 +134,7 @@ CheckpointEvery = Annotated[
 ]
 Rerun = Annotated[
     bool,
-    typer.Option("--again", help="Rerun what is finished; the old results no longer count."),
+    typer.Option("--rerun", help="Rerun what is finished; the old results no longer count."),
 ]
 Budget = Annotated[
     str | None,

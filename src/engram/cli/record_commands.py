@@ -422,12 +422,13 @@ def novelty(
     ] = None,
     outside: Annotated[
         str | None, typer.Option(
-            metavar="NAME|PATH", help="Outside set for tuning --detectors (default: as before)."
+            "--ood", metavar="NAME|PATH",
+            help="Outside set for tuning --detectors (default: as before).",
         ),
     ] = None,
     tune: Annotated[
         bool,
-        typer.Option("--tune", help="Tune --detectors after the first task, against --outside."),
+        typer.Option("--tune", help="Tune --detectors after the first task, against --ood."),
     ] = False,
     assignments: Annotated[
         list[str] | None, typer.Option(
@@ -490,12 +491,12 @@ class _DetectorRequest:
         from engram.experiments.overrides import set_detector_option
         from engram.io import parse_key_value
 
-        for option, given in (("--tune", tune), ("--outside", outside), ("--set", assignments)):
+        for option, given in (("--tune", tune), ("--ood", outside), ("--set", assignments)):
             if given and detectors is None:
                 raise bad(option, "--detectors with it", "none")
         self.outside = outside
         self.words = [*(["--detectors", detectors] if detectors else ())]
-        self.words += [*(["--outside", outside] if outside else ()), *(["--tune"] if tune else ())]
+        self.words += [*(["--ood", outside] if outside else ()), *(["--tune"] if tune else ())]
         self.words += [word for one in assignments for word in ("--set", one)]
         content = {"detectors": detector_specs(detectors, tune)}
         pairs = [parse_key_value(one) for one in assignments]

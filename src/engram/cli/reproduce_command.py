@@ -89,7 +89,7 @@ def reproduce(
     out: Out = None,
     device: Device = "auto",
     compile: Compile = False,
-    again: Rerun = False,
+    rerun: Rerun = False,
 ) -> None:
     """Run a paper's table and compare our numbers with the published ones.
 
@@ -118,7 +118,7 @@ def reproduce(
     resolve_device(device)  # raises before data is read
     table = find_table(name, embedded=embedded, assignments=assignments or (), on=on, root=root)
     folder = out if out is not None else default_out(table, embedded=embedded, on=on)
-    done = None if again else folder
+    done = None if rerun else folder
     planned = plan(table, root, cells=cells, out=done, device=device, measure=False)
     plans.question(planned, folder)
     if dry_run:
@@ -135,7 +135,7 @@ def reproduce(
         )
         return plans.show_costs(planned, form)
     _require_runnable(planned)
-    made = _run(table, planned, folder, device, limit, group_size, compile, again, workers)
+    made = _run(table, planned, folder, device, limit, group_size, compile, rerun, workers)
     _print(made, form)
     if save is not None:
         _save(made, save, FORMAT_SUFFIXES[save.suffix])
@@ -162,7 +162,7 @@ def _check_save(save: Path | None, dry_run: bool) -> None:
 
 def _run(
     table: PaperTable, planned: ReproductionPlan, folder: Path, device: str, limit: float | None,
-    group_size: int, compile: bool, again: bool, workers: int,
+    group_size: int, compile: bool, rerun: bool, workers: int,
 ) -> Reproduction:  # fmt: skip
     from engram.cli.console import exit_code, say, stop_reason
     from engram.cli.execution import show_progress
@@ -172,7 +172,7 @@ def _run(
         with show_progress() as callback:
             return reproduce(
                 table, planned=planned, budget=limit, out=folder, device=device, callback=callback,
-                group_size=group_size, compile=compile, again=again, workers=workers,
+                group_size=group_size, compile=compile, rerun=rerun, workers=workers,
             )  # fmt: skip
     except KeyboardInterrupt as error:
         why = stop_reason(error)

@@ -80,17 +80,19 @@ def run(
     outside: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|PATH", help="Outside set (never trained on) for tuning detectors."
+            "--ood",
+            metavar="NAME|PATH",
+            help="Outside set (never trained on) for tuning detectors.",
         ),
     ] = None,
     tune: Annotated[
         bool,
-        typer.Option("--tune", help="Tune detectors after the first task, against --outside."),
+        typer.Option("--tune", help="Tune detectors after the first task, against --ood."),
     ] = False,
     compile: Compile = False,
     deterministic: Deterministic = False,
     checkpoint_every: CheckpointEvery = "5m",
-    again: Rerun = False,
+    rerun: Rerun = False,
     budget: Budget = None,
     log: Log = None,
 ) -> None:  # fmt: skip
@@ -116,7 +118,7 @@ def run(
         pool="auto" if together else "serial", compile=compile,
         deterministic=deterministic, checkpoint_every=checkpoint_every, log=log or [],
     )  # fmt: skip
-    refuse_diverged([run_request(request, out, again=again, budget=budget)])
+    refuse_diverged([run_request(request, out, rerun=rerun, budget=budget)])
 
 
 # ``engram sweep``.
@@ -149,7 +151,7 @@ def sweep(
     compile: Compile = False,
     deterministic: Deterministic = False,
     checkpoint_every: CheckpointEvery = "5m",
-    again: Rerun = False,
+    rerun: Rerun = False,
     budget: Budget = None,
     log: Log = None,
 ) -> None:  # fmt: skip
@@ -184,7 +186,7 @@ def sweep(
         checkpoint_every=checkpoint_every,
         log=log or [],
     )
-    refuse_diverged([run_request(request, out, again=again, budget=budget)])
+    refuse_diverged([run_request(request, out, rerun=rerun, budget=budget)])
 
 
 # ``engram search``.
@@ -216,7 +218,11 @@ def search(
         int | None, typer.Option(help="Number of first tasks to train on (default: 3).")
     ] = None,
     on: Annotated[
-        str, typer.Option(metavar="valid|test", help="Rows to choose by; test marks the results.")
+        str,
+        typer.Option(
+            "--select-on", metavar="valid|test",
+            help="Rows to choose by; test marks the results.",
+        ),
     ] = "valid",
     metric: Annotated[
         str | None, typer.Option(metavar="NAME", help="Metric to choose by (default: accuracy).")
@@ -387,8 +393,10 @@ def _plain_recipe(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]
     if content["identity"].get("data_in_memory"):
         raise _python_only_error(directory, f"its data ({stream['data']!r}) was in memory")
     plain = {k: v for k, v in content.items() if k != "identity"} | {"stream": stream}
-    if ":" in str(plain["model"]):
-        raise _python_only_error(directory, f"the model ({plain['model']}) was built there")
+    model = plain["model"]
+    name = model["name"] if isinstance(model, Mapping) else model
+    if ":" in str(name):
+        raise _python_only_error(directory, f"the model ({name}) was built there")
     if "in_memory" in (plain.get("outside") or {}):
         raise _python_only_error(
             directory, f"its outside data ({plain['outside']['data']!r}) was in memory"

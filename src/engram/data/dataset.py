@@ -180,7 +180,7 @@ class Data:
         return math.prod(self.stored_shape) * int(self.x.dtype.itemsize)
 
     @cached_property
-    def several(self) -> bool:
+    def is_multilabel(self) -> bool:
         """Whether some row has more than one label."""
         return self.y.shape[1] > 1 and bool(((self.y >= 0).sum(1) > 1).any())
 

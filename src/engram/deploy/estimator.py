@@ -228,7 +228,7 @@ def read_learner_data(data: Data, about: dict[str, Any] | None) -> LearnerData:
 
 def select_labelled(data: Data, rows: Tensor) -> tuple[Tensor, Array]:
     """Select inputs of rows and their labels by name; numeric names become numbers."""
-    if data.several:
+    if data.is_multilabel:
         raise bad("x", "data with one label per row", f"label sets in {data.name}")
     names = [data.classes[label] for label in data.labels[rows].tolist()]
     return data.gather(rows), names_to_labels(names, label_kind(data.classes))
@@ -266,7 +266,7 @@ def fit_detectors(
             detector.refuse(gather_facts(learner))
         if learner.stage and before is None and detector.fits:
             continue
-        state = detector.fitted(view.for_probe(detector.needs, stack([before or {}])))
+        state = detector.fit_stage(view.for_probe(detector.needs, stack([before or {}])))
         found[key] = pick(state, 0)
     return found
 

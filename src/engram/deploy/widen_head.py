@@ -65,7 +65,7 @@ class _WiderState:
         self.method, self.columns, self.width = settings.method, found.columns, width
         stream = make_placeholder_stream(found, width, min(2, found.columns))
         self.training = replace(  # nothing is trained, so nothing is validated
-            settings.training, schedule="constant", min_lr=0.0, patience=0, restore_best=False
+            settings.training, schedule="constant", stop_lr=0.0, patience=0, restore_best=False
         )
         run = Run(
             stream=stream, method=settings.method, model=settings.model, seed=settings.seed,

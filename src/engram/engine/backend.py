@@ -173,14 +173,11 @@ def deterministic_algorithms(on: bool, device: torch.device) -> Iterator[None]:
             os.environ.pop(CUBLAS_WORKSPACE_VARIABLE, None)
 
 
-# ------------------------------------------------------------------------------------------------
-# How many threads of the CPU a training step is worth.
-#
-# Sharing a sum of a microsecond among threads costs more than it saves, and on a busy machine,
-# where one thread waits for the other to be scheduled, seven times as much as the step itself. The
-# choice follows from the run alone, never from a clock, so that its numbers do not depend on the
+# -- CPU threads of a training step ----------------------------------------------------------------
+# Distributing a sum that takes a microsecond over threads costs more than it saves; on a busy
+# machine, where threads wait to be scheduled, up to seven times the step itself. The number of
+# threads depends on the run alone and not on measured times, so that results do not depend on the
 # machine.
-
 
 SMALL_STEP = 1 << 26  # multiplications of a step's forward pass: about ten milliseconds of one core
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -41,7 +41,7 @@ class Collator:
         names = ("current", "opened", "scopes", "now", "values", "latents")
         return {name: getattr(self, name) for name in names}
 
-    def on(self, tensors: dict[str, Any]) -> Collator:
+    def with_tensors(self, tensors: dict[str, Any]) -> Collator:
         """The same with other tensors."""
         twin = copy.copy(self)
         for name, value in tensors.items():

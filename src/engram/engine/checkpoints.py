@@ -227,12 +227,9 @@ def restore_learner(
         raise RecordError(f"{path}: is not a valid checkpoint ({problem})") from problem
 
 
-# ------------------------------------------------------------------------------------------------
-# Where a run stood inside a task, so that it can go on at the very next step.
-#
-# A learner's own state covers its weights, method state, optimiser and memory. This is the rest:
-# how far the task had come, what its schedule and its log knew, and what the trainer held besides.
-
+# -- resuming inside a task, at the very next step -------------------------------------------------
+# The state of a learner covers its weights, method state, optimiser and memory. This is the rest:
+# the position in the task, the state of the schedule and the log, and what the trainer holds.
 
 Position = tuple[int, int, int]  # phase, epoch (or stretch of iterations) in it, steps of that
 
@@ -341,16 +338,16 @@ class StepSlices:
         What may move in each run, by its method, not by the phase.
     checkpointer
         Says when it is time to save.
-    keeps_end
+    keep_final_state
         Whether to save behind the last step, too: no stage will be recorded then.
     """
 
     def __init__(
         self, now: PhaseTraining, history: History, clock: Stopwatch, free: Sequence[Tensor],
-        checkpointer: Checkpointer | None, keeps_end: bool = False,
+        checkpointer: Checkpointer | None, keep_final_state: bool = False,
     ) -> None:  # fmt: skip
         self.now, self.history, self.clock, self.free = now, history, clock, free
-        self.checkpointer, self._keeps_end = checkpointer, keeps_end
+        self.checkpointer, self._keep_final_state = checkpointer, keep_final_state
         self.sliced = checkpointer is not None
         seconds = (
             1.0 if checkpointer is None else min(1.0, checkpointer.every / CHECKS_PER_INTERVAL)
@@ -384,7 +381,7 @@ class StepSlices:
         """Whether it is time to save."""
         if self.checkpointer is None:
             return False
-        at_end = self._keeps_end and self.now.log.done >= self.now.log.total
+        at_end = self._keep_final_state and self.now.log.done >= self.now.log.total
         return at_end or self.checkpointer.due()
 
     def stopped(self, epoch: int, start: int) -> list[ResumePoint] | None:
@@ -421,8 +418,7 @@ class StepSlices:
         return ResumePoint(position, facts, tensors)
 
 
-# ------------------------------------------------------------------------------------------------
-# The state of a learner from one rank to all others.
+# -- copying a learner from the first rank to all others -------------------------------------------
 
 
 def copy_from_first_rank(ranks: Ranks, learner: RunLearner) -> None:

@@ -138,7 +138,7 @@ class Engine(RunGrouping):
             past, ranks = time.monotonic() > deadline, distributed.current_ranks()
             return past if ranks is None else ranks.broadcast(past)
 
-        for part, ways, learners in self._built(late):
+        for part, ways, learners in self._build_learners(late):
             first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
             for stage, way in ways.items():
                 here = [p for p in part if first[p] <= max(stage, 0) and learners[p].diverged < 0]
@@ -152,7 +152,7 @@ class Engine(RunGrouping):
                         yield TaskGroup(some, learners, stage, way.mapped)
             del learners
 
-    def _built(
+    def _build_learners(
         self, late: Callable[[], bool]
     ) -> Iterator[tuple[list[int], dict[int, ExecutionMode], dict[int, RunLearner]]]:
         """The parts with their learners; one whose learners alone have no room goes in halves."""
@@ -238,13 +238,11 @@ def _split_by_position(group: TaskGroup, places: list[int]) -> list[list[int]]:
     return list(found.values())
 
 
-# ------------------------------------------------------------------------------------------------
-# Runs that have seen the same so far are the same run so far: train one, copy it to the others.
-#
-# A run is a pure function of its seed, its method and the tasks it has met. In a study of all
-# orders of five tasks, 120 runs share 5 first tasks, 20 first pairs and 60 first triples, so a good
-# part of the training need not be repeated. Columns belong to classes by their place of
-# introduction, hence the copies are exact, not approximate.
+# -- sharing the training of common first tasks ----------------------------------------------------
+# A run is a pure function of its seed, its method and the tasks seen so far. In a study of all
+# orders of five tasks, 120 runs share 5 first tasks, 20 first pairs and 60 first triples: one run
+# of each group is trained, and the others copy it. Output columns are assigned to classes in the
+# order in which they are introduced, hence the copies are exact.
 
 
 class SharedPrefixes:
@@ -278,7 +276,7 @@ class SharedPrefixes:
             for k, task in enumerate(stream.tasks):
                 parts = (task.train, stream.targets[task.train], task.valid,
                          stream.targets[task.valid], stream.visible[k],
-                         stream.told[k])  # fmt: skip
+                         stream.used_in_training[k])  # fmt: skip
                 for part in parts:
                     so_far.update(str(tuple(part.shape)).encode())
                     so_far.update(part.cpu().numpy().tobytes())
@@ -314,8 +312,7 @@ def copy_learner(source: RunLearner, target: RunLearner) -> None:
     target.resume_point = None  # if it was interrupted inside the stage, it has finished that now
 
 
-# ------------------------------------------------------------------------------------------------
-# What a stage may change of a learner, put back when the stage is to be begun again.
+# -- restoring learners when a stage is repeated ---------------------------------------------------
 
 
 class Rollback:

@@ -195,7 +195,7 @@ def _evaluate_one(
     parts, seen = [], []
     every, ranks = _split_rows(rows, learner, 1), distributed.current_ranks()
     ranks = ranks if ranks is not None and len(every) >= ranks.world else None
-    mine = every if ranks is None else ranks.deal(every)
+    mine = every if ranks is None else ranks.shard(every)
     for _, x in learner.feed.chunks(rows, stages, mine):
         output = net(x)
         found = compute_scores(method, output, learner.state).float()
@@ -274,12 +274,9 @@ def validation_items(learner: RunLearner, method: Method) -> TrainingRows:
     return learner.complete_items(*every)
 
 
-# ------------------------------------------------------------------------------------------------
-# When a run has diverged: its numbers are none, or its loss is beyond all measure.
-#
-# A run that diverged has no accuracy. A network with exploded weights gives one answer to
-# everything, which looks like a bad learner that forgets little.
-
+# -- detecting divergence --------------------------------------------------------------------------
+# A diverged run has no accuracy: a network with exploded weights predicts one class for every
+# input, which would look like a poor learner that forgets little.
 
 # In single precision numbers of this size are 8 apart: the whole cross-entropy of guessing among a
 # thousand classes (6.9) is lost in rounding.

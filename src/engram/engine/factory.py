@@ -201,12 +201,12 @@ def _model_key(model: Any) -> Any:
 
 def _outline(run: Run, net: Classifier) -> StreamOutline:
     """What the further networks of a method may follow from."""
-    outline = StreamOutline.of(run.stream)
+    outline = StreamOutline.from_stream(run.stream)
     if net.frozen is not None:
         outline = outline.with_input_shape((net.frozen.width,))
     if not run.method.implements("networks"):
         return outline
-    return outline.beside(net.features, latent_outline(net, outline.data.sample_shape))
+    return outline.with_features(net.features, latent_outline(net, outline.data.sample_shape))
 
 
 def _root_file(run: Run) -> RootFile | None:

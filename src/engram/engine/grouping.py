@@ -143,7 +143,7 @@ class RunGrouping:
             return True
         return self._tiny(group)
 
-    def apart(self, group: Sequence[int], stage: int = PRETRAINING_STAGE) -> bool:
+    def runs_separately(self, group: Sequence[int], stage: int = PRETRAINING_STAGE) -> bool:
         """Whether mapped runs go one by one all the same, in the prologue or in a task.
 
         Mapped convolutions become grouped ones, which CUDA does more slowly than one after the
@@ -178,7 +178,7 @@ class RunGrouping:
         first = 0 if pending_pretraining(run) is None else PRETRAINING_STAGE
         found = {}
         for stage in range(first, len(run.stream)):
-            if maps and not self.apart(group, stage):
+            if maps and not self.runs_separately(group, stage):
                 found[stage] = ExecutionMode(True, len(group))
             elif maps and self._compiles_alone(group, stage):
                 found[stage] = ExecutionMode(True, 1)

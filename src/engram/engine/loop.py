@@ -50,14 +50,14 @@ def train_task(
     learners: Sequence[RunLearner], methods: Sequence[Method], training: Training, stage: int, *,
     mapped: bool, capture: bool = False, compile: bool = False, progress: Progress | None = None,
     features: bool = False, checkpointer: Checkpointer | None = None, places: Sequence[int] = (),
-    rates: Sequence[float] = (), keeps_end: bool = False,
+    rates: Sequence[float] = (), keep_final_state: bool = False,
 ) -> list[StageResult] | None:  # fmt: skip
     """Train all learners on task `stage` and evaluate them on every task.
 
     Learners that were interrupted inside the task (`RunLearner.resume_point`) go on there. `places`
     are the numbers of the runs, by which a `checkpointer` knows them; `rates` their learning rates,
-    where they differ from that of `training`. `keeps_end` saves the last step, too. None if the
-    `checkpointer` ends the training inside the task.
+    where they differ from that of `training`. `keep_final_state` saves the last step, too. None if
+    the `checkpointer` ends the training inside the task.
     """
 
     def stops_at(points: list[ResumePoint] | None) -> bool:
@@ -83,7 +83,7 @@ def train_task(
                 learners, methods, settings, phase, number, mapped=mapped, capture=capture,
                 compile=compile, progress=progress, rates=rates,
             )  # fmt: skip
-            slices = StepSlices(now, history, clock, free, checkpointer, keeps_end)
+            slices = StepSlices(now, history, clock, free, checkpointer, keep_final_state)
             if resumed:
                 restore_phase(now, points)
             for epoch in now.epochs():

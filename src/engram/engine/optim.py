@@ -190,8 +190,7 @@ def make_optimizer(training: Training, networks: Networks) -> Optimizer | Partit
     return PartitionedOptimizer(tuple(part for part in parts if part[0].start < part[0].stop))
 
 
-# ------------------------------------------------------------------------------------------------
-# Learning rates, early stopping and best epochs of R runs, decided on the host once per epoch.
+# -- learning rate schedules, early stopping and best epochs of R runs -----------------------------
 
 
 class Schedule:
@@ -231,8 +230,8 @@ class Schedule:
             self._idle = np.where(gain, 0, self._idle + 1)
         if t.patience:
             self.active &= self._idle < t.patience
-        if t.min_lr:  # 1.0 * 0.1 * 0.1 is a little more than 0.01, and 0.3 * 0.1 a little less
-            self.active &= self.lr > t.min_lr * (1 - 1e-9)
+        if t.stop_lr:  # 1.0 * 0.1 * 0.1 is a little more than 0.01, and 0.3 * 0.1 a little less
+            self.active &= self.lr > t.stop_lr * (1 - 1e-9)
 
     def _plateau(self, watched: dict[str, np.ndarray]) -> None:
         t = self.training

@@ -62,14 +62,14 @@ def prepare_phase(
     if (number or phase != TASK) and not resumed:
         optimizer = make_optimizer(settings, learners[0].networks)
         for learner in learners:
-            if phase.fresh:
+            if phase.reinitialise:
                 learner.vector, learner.buffers = learner.networks.initial()
-            if phase.fresh or training.optim_reset:
+            if phase.reinitialise or training.optim_reset:
                 learner.opt = optimizer.fresh(learner.vector)
     free = [one.free for one in learners]
-    if phase.moves:
+    if phase.trainable:
         for learner in learners:
-            learner.free = learner.free & _select_parameters(learner, phase.moves)
+            learner.free = learner.free & _select_parameters(learner, phase.trainable)
     try:
         yield settings, free
     finally:
@@ -80,7 +80,7 @@ def prepare_phase(
 def _phase_settings(training: Training, phase: Phase) -> Training:
     changed: dict[str, float] = {"lr": phase.lr} if phase.lr else {}
     if phase.epochs or phase.iterations:
-        changed |= {"first_factor": 1.0, "iterations": phase.iterations}
+        changed |= {"first_task_scale": 1.0, "iterations": phase.iterations}
         changed |= {"epochs": phase.epochs} if phase.epochs else {}
     return replace(training, **changed) if changed else training  # type: ignore[arg-type]
 
@@ -92,7 +92,7 @@ def _select_parameters(learner: RunLearner, beginnings: tuple[str, ...]) -> Tens
     for beginning in beginnings:
         found = [name for name in views if name.startswith(beginning)]
         if not found:
-            raise unknown("phase.moves", beginning, list(views))
+            raise unknown("phase.trainable", beginning, list(views))
         for name in found:
             views[name].fill_(True)
     return mask

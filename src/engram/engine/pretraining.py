@@ -76,7 +76,7 @@ class RootPretraining(Method):
         return ReplaySpec("past")
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
-        return (Phase(name=PRETRAINING_NAME, moves=("net",)),)
+        return (Phase(name=PRETRAINING_NAME, trainable=("net",)),)
 
 
 class _OfLearners:
@@ -120,7 +120,7 @@ def train_prologue(
     methods = [RootPretraining()] * len(stands)
     saver = None if checkpointer is None else _OfLearners(checkpointer, learners)
     results = train_task(
-        stands, methods, training, last, keeps_end=True, checkpointer=saver, **options
+        stands, methods, training, last, keep_final_state=True, checkpointer=saver, **options
     )
     if results is None:
         return None
@@ -143,7 +143,7 @@ def _pretraining_settings(run: Run) -> Training:
     asked = declared_pretraining(run.method) or Prologue()
     return replace(
         run.training, iterations=asked.iterations, batch_size=asked.batch_size,
-        lr=asked.lr or run.training.lr, first_factor=1.0, schedule="constant", patience=0,
+        lr=asked.lr or run.training.lr, first_task_scale=1.0, schedule="constant", patience=0,
         restore_best=False, evaluate_every=0,
     )  # fmt: skip
 
@@ -189,8 +189,7 @@ def _take_over_root(learner: RunLearner, stand: RunLearner) -> None:
     learner.ledger.record(0, "prologue", read)
 
 
-# ------------------------------------------------------------------------------------------------
-# Rows set aside from all tasks, for a training that comes before the first one.
+# -- setting rows aside for pretraining ------------------------------------------------------------
 
 
 def split_off_rows(stream: Stream, share: float, seed: int) -> tuple[Stream, Stream]:

@@ -107,9 +107,7 @@ def _largest_class(stream: Stream, stage: int) -> int:
     return int(torch.bincount(labels[labels >= 0]).max())
 
 
-# ------------------------------------------------------------------------------------------------
-# How the predictions of a run are judged: by its stream, never by its loss.
-
+# -- how the predictions of a run are scored: its stream decides, not its loss ---------------------
 
 # what a run is judged by, for rows of one label and for rows with a set of them
 FIGURES = {"single": "accuracy", "set": "precision_weighted_jaccard"}

@@ -62,7 +62,7 @@ class Sampler:
         seeds: Sequence[int],
         stage: int,
         batch_size: int,
-        last: str,
+        incomplete_batch: str,
         pair: bool,
         memory_size: int,
         dtype: torch.dtype,
@@ -71,7 +71,12 @@ class Sampler:
     ) -> None:
         self.main, self.memory, self.stage = main, list(memory), stage
         self._real = main.real  # [R]
-        self.device, self.dtype, self.last, self.pair = main.rows.device, dtype, last, pair
+        self.device, self.dtype, self.incomplete_batch, self.pair = (
+            main.rows.device,
+            dtype,
+            incomplete_batch,
+            pair,
+        )
         self.batch = min(batch_size, main.length) if batch_size else main.length
         self.memory_size = memory_size  # 0: all items, in order; or SIZE_OF_BATCH
         self.seeds = torch.tensor(list(seeds), device=self.device)
@@ -140,7 +145,7 @@ class Sampler:
 
     @property
     def steps_per_epoch(self) -> int:
-        if self.last == "drop":
+        if self.incomplete_batch == "drop":
             return max(1, self.main.length // self.batch)
         return -(-self.main.length // self.batch)
 
@@ -152,10 +157,10 @@ class Sampler:
         order = self._permutations(torch.full_like(self.seeds, epoch))  # [R, n]
         count = self._real[:, None]
         own = count.clamp(max=size)  # a task smaller than the batch is one batch of its own size
-        if self.last == "wrap":
+        if self.incomplete_batch == "wrap":
             index, real = order.gather(1, place % count), place < -(-count // own) * own
         else:
-            limit = count if self.last == "keep" else count // own * own
+            limit = count if self.incomplete_batch == "keep" else count // own * own
             index, real = order.gather(1, place.clamp(max=self.main.length - 1)), place < limit
         inside = torch.arange(steps, device=self.device).expand(len(self.seeds), -1)
         index, real = index.view(-1, steps, size), real.view(-1, steps, size)
@@ -410,9 +415,10 @@ def build_sampler(
         own = torch.tensor([one.seed for one in learners], device=device)
         reservoir = Reservoir(seen, _reservoir_slots(method), own, replay.draws)
     return Sampler(
-        main, memory, seeds=seeds, stage=stage, last=training.last, reservoir=reservoir,
-        batch_size=training.batch_size, pair=replay.kind == "pair", memory_size=size,
-        dtype=learners[0].feed.dtype, iterations=training.length(stage)[1],
+        main, memory, seeds=seeds, stage=stage, reservoir=reservoir,
+        batch_size=training.batch_size, incomplete_batch=training.incomplete_batch,
+        pair=replay.kind == "pair", memory_size=size, dtype=learners[0].feed.dtype,
+        iterations=training.length(stage)[1],
     )  # fmt: skip
 
 
@@ -447,7 +453,7 @@ def _memories_to_replay(
     """Memories to draw from at every step, and how many rows (0: all of them)."""
     if stage == 0 or not all(len(one.exemplars) for one in learners):
         return [], 0
-    if replay.kind not in ("pair", "apart", "tasks"):
+    if replay.kind not in ("pair", "separate", "tasks"):
         return [], 0
     device = learners[0].device
     items = [one.items(one.exemplars.rows, one.exemplars.stages) for one in learners]

@@ -127,11 +127,10 @@ def _compute_values(learner: RunLearner, method: Method, which: Tensor) -> Value
     return {name: torch.cat([part[name].detach() for part in parts]) for name in parts[0]}
 
 
-# ------------------------------------------------------------------------------------------------
-# Training on latents: the root of a network encodes a task's rows once, its top learns from those.
-#
-# While such a task is learnt the root stands still, so what it answers in eval mode is a table. Old
-# inputs are not read again: exemplars have kept their latents.
+# -- training on latents ---------------------------------------------------------------------------
+# The root of the network encodes the rows of a task once, and only its top is trained. The root is
+# frozen during such a task, so its outputs in eval mode form a table. Inputs of earlier tasks are
+# not read again: exemplars are stored with their latents.
 
 
 ENCODED_AT_ONCE = 1024
@@ -181,8 +180,10 @@ def encode_latents(learners: Sequence[RunLearner], method: Method, stage: int) -
     """Give every learner the latents of its task's rows, where the task is learnt from those."""
     if not method.replay(stage).latent:
         return
-    if any(phase.fresh for phase in method.phases(stage)):
-        raise bad("phase.fresh", "False where replay is latent, whose root stands still", True)
+    if any(phase.reinitialise for phase in method.phases(stage)):
+        raise bad(
+            "phase.reinitialise", "False where replay is latent, whose root stands still", True
+        )
     for learner in learners:
         if len(learner.exemplars) and LATENT_NAME not in learner.values:
             wanted = f"{type(method).__name__}.remember to return a value called {LATENT_NAME!r}"

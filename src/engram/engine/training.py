@@ -8,25 +8,28 @@ from engram.errors import bad, check_choice, check_float, check_int
 from engram.learner.feed import AUGMENTATIONS
 from engram.learner.objectives import OBJECTIVES, SCOPES
 from engram.learner.parameter_layout import OPTIMIZERS
+from engram.renamed import accept_old_names
 
 SCHEDULES = ("constant", "step", "plateau")
 WATCHED_SCORES = ("loss", "score", "accuracy", "precision_weighted_jaccard")
-LAST_BATCHES = ("keep", "drop", "wrap")
+INCOMPLETE_BATCHES = ("keep", "drop", "wrap")
 PRECISIONS = ("float32", "tf32", "float64", "bf16")
 
 
+@accept_old_names
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """How each task is trained.
 
     Parameters
     ----------
-    epochs, iterations, first_factor
+    epochs, iterations, first_task_scale
         Training length of a task: passes over its rows, or optimiser steps (`epochs` is then
-        ignored). `first_factor` multiplies the length of the first task.
-    batch_size, last
-        Rows per step; 0 means all rows at once. `last` decides about an incomplete last batch of
-        an epoch: ``keep`` it, ``drop`` it, or ``wrap`` around to the first rows of the epoch.
+        ignored). `first_task_scale` multiplies the length of the first task.
+    batch_size, incomplete_batch
+        Rows per step; 0 means all rows at once. `incomplete_batch`, what to do with a last batch of
+        an epoch that has fewer rows: ``keep`` it, ``drop`` it, or ``wrap`` around to the first rows
+        of the epoch.
     lr, optimizer, momentum, betas, weight_decay
         Learning rate; ``sgd``, ``adam`` or ``adamw``; momentum of SGD; betas of Adam and AdamW;
         weight decay.
@@ -36,7 +39,7 @@ class Training:
         Reset the optimiser's state at every task.
     scope
         Classes over which the training loss is computed: those ``seen`` so far, those of the row's
-        ``own`` task, those open ``then`` (in the row's task), for the rows of the ``current`` task
+        ``own`` task, those open ``at_time`` of the row's task, for the rows of the ``current`` task
         its classes and for memory rows all seen ones, or ``all``. ``auto``: own for multi-head
         streams, seen otherwise.
     loss
@@ -51,7 +54,7 @@ class Training:
         epochs) or ``plateau`` (multiply by `factor` once `plateau_watch` has not improved by more
         than `plateau_threshold` for more than `plateau_patience` epochs). Watched is the validation
         ``loss`` or ``score``: ``accuracy``, or ``precision_weighted_jaccard`` for sets of labels.
-    min_lr
+    stop_lr
         End the task when `schedule` takes the learning rate below this; 0: never.
     patience, restore_best
         Stop after so many epochs without a better validation score (0: never); restore the best
@@ -76,9 +79,9 @@ class Training:
 
     epochs: int = 1
     iterations: int = 0
-    first_factor: float = 1.0
+    first_task_scale: float = 1.0
     batch_size: int = 64
-    last: str = "keep"
+    incomplete_batch: str = "keep"
     lr: float = 1e-3
     optimizer: str = "adam"
     momentum: float = 0.9
@@ -95,7 +98,7 @@ class Training:
     plateau_patience: int = 10
     plateau_threshold: float = 1e-4
     plateau_watch: str = "loss"
-    min_lr: float = 0.0
+    stop_lr: float = 0.0
     patience: int = 0
     restore_best: bool = False
     augment: tuple[str, ...] = ()
@@ -107,12 +110,12 @@ class Training:
         for name in ("iterations", "batch_size", "plateau_patience", "patience", "evaluate_every"):
             check_int(name, getattr(self, name))
         check_float("lr", self.lr, 0.0, open_low=True)
-        check_float("first_factor", self.first_factor, 0.0, open_low=True)
+        check_float("first_task_scale", self.first_task_scale, 0.0, open_low=True)
         check_float("momentum", self.momentum, 0.0, 1.0)
         check_float("factor", self.factor, 0.0, 1.0, open_low=True)
-        for name in ("weight_decay", "clip", "plateau_threshold", "min_lr"):
+        for name in ("weight_decay", "clip", "plateau_threshold", "stop_lr"):
             check_float(name, getattr(self, name))
-        check_choice("last", self.last, LAST_BATCHES)
+        check_choice("incomplete_batch", self.incomplete_batch, INCOMPLETE_BATCHES)
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("scope", self.scope, ("auto", *SCOPES))
         check_choice("loss", self.loss, ("auto", *OBJECTIVES))
@@ -123,16 +126,16 @@ class Training:
             check_choice("augment", name, AUGMENTATIONS)
         if self.schedule == "step" and not self.milestones:
             raise bad("milestones", "at least one epoch for schedule='step'", self.milestones)
-        self._check_min_lr()
+        self._check_stop_lr()
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise bad("betas", "two numbers in [0, 1)", self.betas)
 
-    def _check_min_lr(self) -> None:
-        if self.min_lr and self.schedule == "constant":
+    def _check_stop_lr(self) -> None:
+        if self.stop_lr and self.schedule == "constant":
             expected = "0, because a constant rate never falls (schedule='plateau' or 'step')"
-            raise bad("min_lr", expected, self.min_lr)
-        if self.min_lr > self.lr:
-            raise bad("min_lr", f"at most the learning rate, {self.lr}", self.min_lr)
+            raise bad("stop_lr", expected, self.stop_lr)
+        if self.stop_lr > self.lr:
+            raise bad("stop_lr", f"at most the learning rate, {self.lr}", self.stop_lr)
 
     @property
     def validates(self) -> bool:
@@ -141,7 +144,7 @@ class Training:
 
     def length(self, stage: int) -> tuple[int, int]:
         """(epochs, iterations) of a stage; one of them is 0."""
-        factor = self.first_factor if stage == 0 else 1.0
+        factor = self.first_task_scale if stage == 0 else 1.0
         if self.iterations:
             return 0, max(1, round(self.iterations * factor))
         return max(1, round(self.epochs * factor)), 0

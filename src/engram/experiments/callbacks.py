@@ -18,7 +18,7 @@ import pandas as pd
 
 from engram.experiments.plan import Plan
 from engram.records import Result, Rows, RunDirectory, read
-from engram.records.export import Sink, choose_sink, run_logs
+from engram.records.experiment_trackers import Sink, choose_sink, run_logs
 
 
 class Callback:
@@ -66,7 +66,7 @@ def find_log_tools(log: str | Sequence[str]) -> list[str]:
     if not log:
         return []
     from engram.errors import bad, check_choice
-    from engram.records.export import TOOLS, import_extra
+    from engram.records.experiment_trackers import TOOLS, import_extra
 
     named = [log] if isinstance(log, str) else list(log) if isinstance(log, Sequence) else []
     if not named or not all(isinstance(one, str) for one in named):

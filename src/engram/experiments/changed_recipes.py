@@ -40,9 +40,9 @@ def read_recorded_recipes(folder: RunDirectory) -> RecordedRecipes:
     for identity in found.identities.values():
         if identity.get("form") != ID_FORMAT:
             raise RecordError(
-                f"{folder.path}: was written by an earlier version, whose ids stand for names, "
-                "not for data and source. It can be read (engram report, engram metrics), but "
-                "nothing can be added to it: use another directory"
+                f"{folder.path}: was written by another version, which made ids in another way. "
+                "It can be read (engram report, engram metrics), but nothing can be added to it: "
+                "use another directory"
             )
     return found
 

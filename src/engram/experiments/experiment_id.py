@@ -9,6 +9,7 @@ import dis
 import functools
 import hashlib
 import importlib
+import inspect
 import json
 import math
 import sys
@@ -17,7 +18,7 @@ import types
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -29,21 +30,27 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from engram import methods
 from engram.data import Data
 from engram.engine.run_definition import FIGURES, resolve_auto
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.experiments.build_methods import plain_method
 from engram.experiments.plain_values import code_name, to_plain
+from engram.memory import Memory
 from engram.methods.method import Method
 from engram.models.build import model_defaults
 from engram.models.pretrained_weights import file_sha256
 from engram.models.timm_networks import is_timm
 from engram.models.user_networks import is_user_network_name, load_maker
-from engram.streams.stream import INFORMATION, Stream
+from engram.streams import SCENARIOS
+from engram.streams.stream import Stream
 from engram.streams.task_orders import ORDER_OPTIONS, order_text
 
-ID_FORMAT = 2  # format 1 did not include data and source code
+ID_FORMAT = 3  # ids of another format are not comparable
+# An id hashes what differs from the defaults, so that a new option changes no id. When a default
+# changes, the former one is added here, as in ``{"EWC.strength": 1.0}``, to keep ids valid.
+FORMER_DEFAULTS: dict[str, Any] = {}
 IDENTITY_PARTS = {  # of an experiment, in the words of a message
     "data": "the data",
     "stream": "the stream",
@@ -128,9 +135,57 @@ def _describe_training(training: Training, stream: Stream) -> Any:
     changes: dict[str, Any] = dict.fromkeys(spelt, "auto")
     if training.plateau_watch == "score":
         changes["plateau_watch"] = FIGURES[stream.labels]
-    found = describe(replace(training, **changes), "training")
-    if not training.min_lr:  # a setting that came later, and does nothing
-        del found["fields"]["min_lr"]
+    return describe(replace(training, **changes), "training")
+
+
+def drop_defaults(
+    values: Mapping[str, Any], defaults: Mapping[str, Any], of: str
+) -> dict[str, Any]:
+    """The options that differ from their defaults; `of` names what has them.
+
+    Examples
+    --------
+    >>> drop_defaults({"lr": 0.1, "epochs": 1}, {"lr": 1e-3, "epochs": 1}, of="Training")
+    {'lr': 0.1}
+    """
+    found = {}
+    for name, value in values.items():
+        default = FORMER_DEFAULTS.get(f"{of}.{name}", defaults.get(name, MISSING))
+        if not _is_equal(value, default):
+            found[name] = value
+    return found
+
+
+def _is_equal(value: Any, default: Any) -> bool:
+    """Whether two options are recognised as the same, however they are spelt."""
+    if value is default:
+        return True
+    if isinstance(value, (list, tuple)) and isinstance(default, (list, tuple)):
+        pairs = zip(value, default, strict=False)
+        return len(value) == len(default) and all(_is_equal(a, b) for a, b in pairs)
+    plain = (bool, int, float, str, type(None))
+    if isinstance(value, plain) and isinstance(default, plain):
+        return value == default and isinstance(value, bool) == isinstance(default, bool)
+    kind = type(value)
+    if kind is not type(default) or not (kind is dict or is_dataclass(kind)):
+        return False
+    return bool(describe(value, "option") == describe(default, "option"))
+
+
+def _field_defaults(cls: type[Any]) -> dict[str, Any]:
+    """The defaults of a dataclass's fields, as far as the library's own classes declare them.
+
+    Those of a user's class are told by its source, in which a changed default shows.
+    """
+    found = {}
+    for one in fields(cls):
+        owner = next(c for c in cls.__mro__ if one.name in inspect.get_annotations(c))
+        if owner.__module__.partition(".")[0] != "engram":
+            continue
+        if one.default is not MISSING:
+            found[one.name] = one.default
+        elif one.default_factory is not MISSING:
+            found[one.name] = one.default_factory()
     return found
 
 
@@ -148,11 +203,40 @@ def short_hash(value: Any) -> str:
 
 def options_hash(content: Mapping[str, Any]) -> str:
     """Hash a recipe with names unresolved, without seeds, order, label and keep."""
-    said = {k: content[k] for k in ("method", "training", "average")}
-    said["model"] = _describe_model(content["model"], resolve=False)
-    outside = (*ORDER_OPTIONS, "head")
-    stream = {k: v for k, v in content["stream"].items() if k not in outside}
-    return short_hash(describe({**said, "stream": stream}, "recipe"))
+    stream = dict(content["stream"])
+    kind = str(stream.get("kind", ""))
+    stream = {k: v for k, v in stream.items() if k not in (*ORDER_OPTIONS, "head")}
+    content_without_defaults = {
+        "stream": drop_defaults(stream, _scenario_defaults(kind), kind),
+        "model": _describe_model(content["model"], resolve=False),
+        "method": _drop_method_defaults(content["method"]),
+        "training": drop_defaults(content["training"], to_plain(Training()), "Training"),
+        "average": content["average"],
+    }
+    return short_hash(describe(content_without_defaults, "recipe"))
+
+
+def _drop_method_defaults(method: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop the options of a method section that have their default values."""
+    if "parts" in method:
+        parts = [_drop_method_defaults(part) for part in method["parts"]]
+        return {"name": method["name"], "parts": parts}
+    name = str(method["name"])
+    known = getattr(methods, name, None)
+    if known is None:  # user code
+        return dict(method)
+    options = {k: v for k, v in method.items() if k != "name"}
+    found = drop_defaults(options, to_plain(_field_defaults(known)), name)
+    if isinstance(found.get("memory"), Mapping):
+        usual = to_plain(_field_defaults(Memory))
+        found["memory"] = drop_defaults(found["memory"], usual, "Memory")
+    return {"name": name, **found}
+
+
+def _scenario_defaults(kind: str) -> Mapping[str, Any]:
+    """Return the default options of a scenario."""
+    made = SCENARIOS.get(kind)
+    return {} if made is None else (made.__kwdefaults__ or {})
 
 
 def describe_stream(stream: Stream) -> dict[str, Any]:
@@ -176,8 +260,7 @@ def _stream_facts(stream: Stream) -> dict[str, Any]:
         view = None if stream.view is None else describe(stream.view, "stream.view")
         return {"tasks": stream.fingerprint(), "view": view}
     options = {k: v for k, v in made.options.items() if k not in ORDER_OPTIONS}
-    if options.get("information") == INFORMATION[0]:  # an option that came later, and does nothing
-        del options["information"]
+    options = drop_defaults(options, _scenario_defaults(made.kind), made.kind)
     return {"kind": made.kind, **describe(options, "stream")}
 
 
@@ -196,7 +279,7 @@ def describe_order(stream: Stream) -> str:
 
 
 def _describe_model(model: Any, *, resolve: bool = True) -> Any:
-    """Describe a library model with its defaults, or a user's model by its code and weights.
+    """Describe a library model by non-default options, or a user's model by code and weights.
 
     Without `resolve`, a user's model given by name stays a name.
     """
@@ -208,7 +291,11 @@ def _describe_model(model: Any, *, resolve: bool = True) -> Any:
             model.update(weights=True, sha256=str(model["sha256"]).lower())
     elif isinstance(model, Mapping) and isinstance(model.get("name"), str) \
             and not is_user_network_name(model["name"]):  # fmt: skip
-        model = {**model_defaults(str(model.get("name"))), **model}
+        name = str(model["name"])
+        model = {
+            "name": name,
+            **drop_defaults({**model}, {**model_defaults(name), "name": name}, name),
+        }
         if model.get("sha256"):  # which weights a model begins with, not where their file lies
             model.update(weights=True, sha256=str(model["sha256"]).lower())
     elif isinstance(model, Mapping) and resolve:
@@ -341,6 +428,7 @@ class _Describer:
             return [self.value(type(value), where), value.name]
         if is_dataclass(value):
             chosen = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+            chosen = drop_defaults(chosen, _field_defaults(type(value)), type(value).__name__)
             inner = {k: self.value(v, f"{where}.{k}") for k, v in chosen.items()}
             return {"of": self.value(type(value), where), "fields": inner}
         return self._reduced(value, where)

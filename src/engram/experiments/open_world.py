@@ -164,7 +164,7 @@ def open_world(
 def _check(data: Data, budget: int, rate: float, options: Mapping[str, Any]) -> None:
     if not isinstance(data, Data):
         raise bad("data", "data, such as engram.load('digits')", data)
-    if data.several:
+    if data.is_multilabel:
         raise bad("data", "one label per row", f"{data.name!r}, whose rows have several")
     check_int("budget", budget, 1)
     check_float("rate", rate, 0.0, 1.0, open_low=True)

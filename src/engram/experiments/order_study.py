@@ -21,6 +21,7 @@ from engram.metrics.order_sensitivity import OrderDisparity, order_disparity
 from engram.metrics.statistics import std
 from engram.records import Result
 from engram.records.prediction_scoring import average_name
+from engram.renamed import accept_old_arguments
 from engram.streams.stream import Stream
 from engram.streams.task_orders import (
     all_task_orders,
@@ -50,6 +51,7 @@ def order_plans(
     return (planner or Planner(root)).plans(recipe, stream, orders=found)
 
 
+@accept_old_arguments(again="rerun")
 def orders(
     recipe: Recipe | Sequence[Recipe],
     *,
@@ -65,7 +67,7 @@ def orders(
     callback: Callback | None = None,
     deadline: float | None = None,
     group_size: int = 0,
-    again: bool = False,
+    rerun: bool = False,
 ) -> OrderStudy:
     """Run recipes with many orders of the same tasks or classes, in lockstep.
 
@@ -77,7 +79,7 @@ def orders(
         ``"all"`` permutations of the tasks, a number of seeded ones, or the orders themselves.
     class_orders
         A number of seeded class orders, cut into tasks as the stream is, or the orders themselves.
-    compile, deterministic, checkpoint_every, again
+    compile, deterministic, checkpoint_every, rerun
         As in `engram.run`.
     group_size
         Maximum number of runs trained together; 0 for all.
@@ -112,7 +114,7 @@ def orders(
         raise bad("task_orders", "at least one order (or class_orders)", task_orders)
     result = execute(
         plans, out=out, device=device, together=True, compile=compile, callback=callback,
-        deadline=deadline, group_size=group_size, again=again, deterministic=deterministic,
+        deadline=deadline, group_size=group_size, rerun=rerun, deterministic=deterministic,
         checkpoint_every=checkpoint_every,
     ).result()  # fmt: skip
     return OrderStudy(result, tasks)

@@ -26,6 +26,7 @@ from engram.experiments.recipe_sections import (
 from engram.io import parse_key_value
 from engram.memory.budget import BUDGETS
 from engram.models.build import model_options
+from engram.renamed import FIELDS, new_name
 
 SECTIONS = (
     "stream",
@@ -177,6 +178,8 @@ def _set_section(content: Content, key: str, value: Any) -> None:
         path = [*_find_owner(content, key), key]
     if path[0] not in SECTIONS:
         raise unknown("--set", path[0], SECTIONS)
+    if path[0] == "training":
+        path[1:] = [new_name(Training, name) for name in path[1:]]
     if not all(path) or (len(path) > 1 and path[0] not in NESTED):
         raise bad("--set", f"a field of {', '.join(NESTED)}", key)
     target = content
@@ -241,6 +244,8 @@ def _find_owner(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
         "stream": {*stream_options(kind), *COMMON_STREAM_FIELDS},
     }
     found = [section for section, names in owners.items() if key in names]
+    if not found and key in FIELDS["Training"]:
+        found = ["training"]
     if len(found) == 1:
         return (found[0],)
     stream = content.get("stream", {})

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 from engram.errors import bad, unknown
 from engram.memory import Memory
+from engram.renamed import rename_fields
 
 
 def to_plain(value: Any) -> Any:
@@ -81,6 +82,7 @@ def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:
     """
     if not isinstance(values, Mapping):
         raise bad(path, f"a mapping of the fields of {cls.__name__}", values)
+    values = rename_fields(cls, values)
     known = {f.name: f for f in fields(cls) if f.init}
     for name in values:
         if name not in known:

@@ -35,6 +35,7 @@ from engram.methods.method import Method
 from engram.probes import Probe
 from engram.probes.ood_data import OODData
 from engram.records import KEEP
+from engram.renamed import rename_fields
 from engram.streams.stream import Stream
 from engram.streams.task_orders import order_text
 
@@ -234,6 +235,8 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
     """Read the plain values of a recipe file, unchecked and without defaults."""
     content: dict[str, Any] = read_yaml_file("recipe", path)
     _check_sections(content, f" {path}", ": ")
+    if isinstance(training := content.get("training"), Mapping):
+        content["training"] = rename_fields(Training, training)
     return content
 
 

@@ -60,7 +60,7 @@ class Recorder:
         device: Any = "auto",
         together: bool | None = None,
         callback: Callback | None = None,
-        again: bool = False,
+        rerun: bool = False,
         deadline: float | None = None,
         checkpoint_every: float = 300.0,
     ) -> None:
@@ -79,7 +79,7 @@ class Recorder:
                 () if self._worker else describe_changes(plans, read_recorded_recipes(self.folder))
             ):
                 self.callback.note(note)
-            if again:
+            if rerun:
                 self._refuse_busy()
                 self.folder.supersede(plan.key for plan in plans)
             # measure with probes added since the runs were recorded
@@ -89,7 +89,7 @@ class Recorder:
             if not self.open and not self._worker:
                 with suppress(OSError):  # left by a worker that died after recording all
                     self.folder.tidy()
-        self._again, self._deadline, self._every = again, deadline, checkpoint_every
+        self._rerun, self._deadline, self._every = rerun, deadline, checkpoint_every
         self._began, self._environment = time.perf_counter(), ""
         self._items: dict[tuple[str, str], EvaluationItems] = {}
         self._memory = MemoryRecords()
@@ -106,7 +106,7 @@ class Recorder:
         if lost := sum(self.folder.diverged(*plan.key) for plan in self.plans):
             runs = "a run diverged" if lost == 1 else f"{lost} runs diverged"
             self.callback.note(
-                f"{runs} before (finished); to rerun: again=True (engram run --again)"
+                f"{runs} before (finished); to train them anew: rerun=True (engram run --rerun)"
             )
 
     # -- while runs train ------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Recorder:
         # only this rank saves, so several ranks stop between stages
         deadline = None if distributed.current_ranks() else self._deadline
         self.saver = StepSaver(self.folder, self.open, self._every, self.callback.note, deadline)
-        if self._again:
+        if self._rerun:
             self.saver.forget()
 
     def _collect_items(self) -> None:

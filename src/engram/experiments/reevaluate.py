@@ -125,7 +125,7 @@ def _check(past: Sequence[_RecordedRun], records: _RunRecords) -> None:
                 said, keep, name = lost
                 raise RecordError(
                     f"{plan.label}: {name} cannot be measured after the fact, {said} of stage "
-                    f"{stage + 1} were not kept (seed {plan.run.seed}). Give again=True (--again) "
+                    f"{stage + 1} were not kept (seed {plan.run.seed}). Give rerun=True (--rerun) "
                     f'to run it anew; keep="{keep}" (--keep {keep}) keeps what later probes need'
                 )
 

@@ -21,11 +21,13 @@ from engram.experiments.run_plans import execute
 from engram.methods.method import Method
 from engram.models.build import model_options
 from engram.records import Result
+from engram.renamed import accept_old_arguments
 from engram.streams.incremental_streams import class_incremental
 from engram.streams.stream import Stream
 from engram.streams.stream_warnings import describe_repeats, describe_scales
 
 
+@accept_old_arguments(again="rerun")
 def run(
     stream: Stream | Data,
     *,
@@ -42,7 +44,7 @@ def run(
     average: str = "micro",
     label: str = "",
     callback: Callback | None = None,
-    again: bool = False,
+    rerun: bool = False,
     probes: Sequence[Any] = (),
     detectors: Sequence[Any] = (),
     outside: Any = None,
@@ -77,7 +79,7 @@ def run(
     checkpoint_every
         With `out`: interval of checkpoints within a task, as ``"90s"``, ``"5m"``, or in seconds.
         If a process dies, what it did since its last checkpoint is repeated.
-    again
+    rerun
         Rerun what is finished in `out`. The previous records of these runs stay there, but no
         longer count.
     probes
@@ -114,7 +116,7 @@ def run(
         )
     for words in (describe_repeats(stream), describe_scales(stream)):
         if words:  # a warning, not an error: a benchmark may intend this
-            warnings.warn(words, stacklevel=2)
+            warnings.warn(words, stacklevel=3)
     rest = {
         "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
         "label": label, "probes": probes, "detectors": detectors, "outside": outside,
@@ -125,7 +127,7 @@ def run(
     with open_callback(callback, log=log, out=out) as follow:
         return execute(
             plans, out=out, device=device, together=together, compile=compile, callback=follow,
-            again=again, deterministic=deterministic, checkpoint_every=checkpoint_every,
+            rerun=rerun, deterministic=deterministic, checkpoint_every=checkpoint_every,
         ).result()  # fmt: skip
 
 

@@ -47,16 +47,16 @@ def execute(
     callback: Callback | None = None,
     deadline: float | None = None,
     group_size: int = 0,
-    again: bool = False,
+    rerun: bool = False,
 ) -> Recorder:
     """Train the plans that are not finished, and return a recorder with the runs of all plans.
 
     With `out`, finished stages are never run again and an interrupted run resumes at its last
-    checkpoint; `again` reruns all of them. `deadline` (``time.monotonic``) stops cleanly between
+    checkpoint; `rerun` repeats all of them. `deadline` (``time.monotonic``) stops cleanly between
     groups of runs and, with `out`, within a task, which is saved. `compile`, `deterministic`,
-    `checkpoint_every` and `again`: see `engram.run`.
+    `checkpoint_every` and `rerun`: see `engram.run`.
     """
-    for name, value in (("compile", compile), ("deterministic", deterministic), ("again", again)):
+    for name, value in (("compile", compile), ("deterministic", deterministic), ("rerun", rerun)):
         check_bool(name, value)
     if together is not None:
         check_bool("together", together)
@@ -64,7 +64,7 @@ def execute(
     _check_runs(plans)
     how = {"device": device, "together": together, "compile": compile, "group_size": group_size}
     kept = {
-        "callback": callback, "again": again, "deadline": deadline,
+        "callback": callback, "rerun": rerun, "deadline": deadline,
         "checkpoint_every": parse_duration(checkpoint_every, "checkpoint_every"),
     }  # fmt: skip
     with distributed.join_ranks(resolve_device(device)) as ranks:
@@ -191,7 +191,7 @@ class ReadOnlyRecorder(Recorder):
     def __init__(
         self, plans: Sequence[Plan], out: str | Path | RunDirectory | None, **options: Any
     ) -> None:
-        options.update(callback=_SilentCallback(), again=False)
+        options.update(callback=_SilentCallback(), rerun=False)
         super().__init__(plans, None, **options)
         where = out.path if isinstance(out, RunDirectory) else out
         self._shared = None if where is None else Path(where)

@@ -49,6 +49,7 @@ from engram.records import Result, RunDirectory
 from engram.records.prediction_scoring import average_name
 from engram.records.reading import combine, read
 from engram.records.run_arrays import reduce_stages
+from engram.renamed import accept_old_arguments
 from engram.streams import make_search_stream
 from engram.streams.incremental_streams import class_incremental
 from engram.streams.stream import Stream
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 IN_PROCESS = ("together", "auto", "serial")  # pools that need no recipe to send elsewhere
 
 
+@accept_old_arguments(again="rerun")
 def search(
     what: Recipe | Mapping[str, Any] | str | Path | Stream | Data,
     ranges: Any,
@@ -82,7 +84,7 @@ def search(
     checkpoint_every: float | str = "5m",
     callback: Callback | None = None,
     deadline: float | None = None,
-    again: bool = False,
+    rerun: bool = False,
     before: Callable[[], object] | None = None,
     **experiment: Any,
 ) -> Search:
@@ -112,7 +114,7 @@ def search(
     sampler, seed
         ``tpe`` or ``random``, and its seed.
     out, device, pool, workers, address, data, compile, deterministic, checkpoint_every, deadline,
-    again
+    rerun
         As in `engram.sweep`.
     before
         Called after all checks, before the first trial is trained.
@@ -141,7 +143,7 @@ def search(
             recipes=recipes, planned=planned, out=out, device=device, data=data, workers=workers,
             address=address,
             compile=compile, deterministic=deterministic, checkpoint_every=checkpoint_every,
-            callback=callback, deadline=deadline, again=again,
+            callback=callback, deadline=deadline, rerun=rerun,
         ))  # fmt: skip
 
     going = _SearchLoop(
@@ -471,7 +473,7 @@ class Search:
         """Run the chosen setting on the whole stream, evaluated on its test rows.
 
         `how` as in `engram.run`: device, together, compile, deterministic, checkpoint_every,
-        callback, again.
+        callback, rerun.
         """
         made = self.subject.experiment(self.chosen, self._label())
         if isinstance(made, Recipe):

@@ -12,10 +12,12 @@ from engram.experiments.callbacks import open_callback
 from engram.experiments.pools import find_pool
 from engram.experiments.pools.pool import Work
 from engram.records import Result
+from engram.renamed import accept_old_arguments
 
 Plain = Recipe | Mapping[str, Any] | str | Path
 
 
+@accept_old_arguments(again="rerun")
 def sweep(
     recipes: Plain | Sequence[Plain],
     *,
@@ -30,7 +32,7 @@ def sweep(
     checkpoint_every: float | str = "5m",
     callback: Callback | None = None,
     deadline: float | None = None,
-    again: bool = False,
+    rerun: bool = False,
     log: str | Sequence[str] = (),
 ) -> Result:
     """Run several recipes; runs of equal shapes train in lockstep with ``pool="together"``.
@@ -53,7 +55,7 @@ def sweep(
         Folder with data sets by name.
     deadline
         ``time.monotonic`` at which training stops; the same call continues.
-    compile, deterministic, checkpoint_every, again, log
+    compile, deterministic, checkpoint_every, rerun, log
         As in `engram.run`; every process of ``processes`` compiles its own steps.
 
     Examples
@@ -74,7 +76,7 @@ def sweep(
     with open_callback(callback, log=log, out=out) as follow:
         work = Work(
             recipes=built, out=out, device=device, data=data, workers=workers, address=address,
-            compile=compile, callback=follow, deadline=deadline, again=again,
+            compile=compile, callback=follow, deadline=deadline, rerun=rerun,
             deterministic=deterministic, checkpoint_every=checkpoint_every,
         )  # fmt: skip
         return train(work)

@@ -1,9 +1,8 @@
-"""One run: its parameters as one vector, its networks, its memory, and its honest access to
-data.
+"""The state of one run: parameters as one vector, networks, memory, and guarded access to data.
 
-The training loop is in `engine`; here is nothing that knows of epochs or optimisers. Begin with
-`learner` (`RunLearner`), then `batch` and `networks` (what a loss gets); `learner_proxy` is what
-methods see of it.
+Nothing here knows about epochs or optimisers: the training loop is in `engram.engine`. Begin with
+`learner.RunLearner`, then `batch` and `networks` (the arguments of a loss); methods see a run
+through `learner_proxy`.
 """
 
 from engram.learner.batch import Batch

@@ -1,5 +1,5 @@
-"""What a training row is on its way from a task to a loss: first one of `TrainingRows`, row
-numbers with labels and weights, then part of a `Batch`, which a method's loss sees.
+"""Training rows on their way from a task to a loss: `TrainingRows` are row numbers with labels and
+weights, a `Batch` holds their inputs and is what a method's loss receives.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engram.streams.stream import Stream
 
-NO_VALUES: dict[str, Tensor] = {}  # shared, so never to be written
+NO_VALUES: dict[str, Tensor] = {}  # shared by all batches: never write into it
 
 
 class Batch(NamedTuple):
@@ -31,16 +31,15 @@ class Batch(NamedTuple):
     opened: Tensor  # [C] stage that opened each class, -1 not yet
     now: Tensor  # [] current stage
     key: Tensor  # [] randomness of this step
-    memory: tuple[Batch, ...] = ()  # batches kept apart (A-GEM, GEM)
-    values: Mapping[str, Tensor] = (
-        NO_VALUES  # [B, ...] what `remember` kept with memory rows, else 0
-    )
+    memory: tuple[Batch, ...] = ()  # separate batches of memory rows (A-GEM, GEM)
+    # [B, ...] what `Method.remember` stored with memory rows, 0 for other rows
+    values: Mapping[str, Tensor] = NO_VALUES
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with `f` applied to every tensor, batches kept apart included."""
-        apart = tuple(one.map(f) for one in self.memory)
+        """Apply `f` to every tensor, those of separate memory batches included."""
+        memory = tuple(batch.map(f) for batch in self.memory)
         values = {name: f(value) for name, value in self.values.items()}
-        return Batch._make([*map(f, (*self.per_row, *self.shared)), apart, values])
+        return Batch._make([*map(f, (*self.per_row, *self.shared)), memory, values])
 
     @property
     def per_row(self) -> tuple[Tensor, ...]:
@@ -54,12 +53,12 @@ class Batch(NamedTuple):
 
     @property
     def row_weights(self) -> tuple[Tensor, ...]:
-        """The weights of the rows here, and of those in batches kept apart."""
-        return self.w, *(one.w for one in self.memory)
+        """The weights of the rows of this batch, and of those of separate memory batches."""
+        return self.w, *(batch.w for batch in self.memory)
 
     @property
     def target(self) -> Tensor:
-        """[B] the first label, 0 where there is none (its weight is 0 then)."""
+        """[B] the first label; 0 for rows without a label, whose weight is 0."""
         return self.y[..., 0].clamp(min=0)
 
     @property
@@ -78,19 +77,19 @@ class Batch(NamedTuple):
         return (self.opened >= 0) & (self.opened < self.now)
 
 
-# -- rows on their way to a batch ------------------------------------------------------------------
+# -- training rows ---------------------------------------------------------------------------------
 
 
 class TrainingRows(NamedTuple):
-    """Rows as of their stages, with the labels that training is told and a weight each.
+    """Row numbers with their tasks, the labels used in training, and weights.
 
-    The leading axes say whose rows they are: [n] of one run, [R, n] of R runs (shorter ones are
-    padded), [R, S, B] of S steps, [R, B] or [B] of one step. Padding repeats a real row and has the
-    weight 0, so that no value of it can be infinite.
+    Leading axes: [n] rows of one run, [R, n] of R runs (shorter ones are padded), [R, S, B] of S
+    steps, [R, B] or [B] of one step. Padding repeats a real row with weight 0, so that no padded
+    value can be infinite.
     """
 
     rows: Tensor  # [..., n] row numbers of the data
-    stages: Tensor  # [..., n] tasks as of which they are seen
+    stages: Tensor  # [..., n] the task in which each row is, or was, seen
     y: Tensor  # [..., n, L] labels as output columns, -1 hidden
     w: Tensor  # [..., n] row weights, 0 = padding
     slot: Tensor  # [..., n] place in the memory, -1 = a row of the task
@@ -102,7 +101,7 @@ class TrainingRows(NamedTuple):
 
     @property
     def real(self) -> Tensor:
-        """[...] how many rows are no padding."""
+        """[...] number of rows without the padding."""
         return (self.w > 0).sum(-1)
 
     def take(self, which: Tensor) -> TrainingRows:
@@ -110,12 +109,12 @@ class TrainingRows(NamedTuple):
         return TrainingRows(*(leaf[which] for leaf in self))
 
     def join(self, more: TrainingRows) -> TrainingRows:
-        """These rows and then `more`."""
+        """Append the rows `more`."""
         dim = self.rows.ndim - 1
         return TrainingRows(*(torch.cat(pair, dim) for pair in zip(self, more, strict=True)))
 
     def gather(self, index: Tensor) -> TrainingRows:
-        """The rows at places `index` [..., m] or, of R runs, [R, S, B] of each run's own.
+        """Select rows by their positions `index` [..., m]; with R runs, [R, S, B] within each run.
 
         Examples
         --------
@@ -141,7 +140,7 @@ class TrainingRows(NamedTuple):
 
 
 def task_rows(stream: Stream, stage: int) -> TrainingRows:
-    """The training rows of a task with their labels; made once for all runs over the stream."""
+    """Return the training rows of a task with their labels, cached for all runs over the stream."""
     known: dict[int, TrainingRows] = stream.__dict__.setdefault("_task_rows", {})
     if stage not in known:
         rows = stream.tasks[stage].train
@@ -152,16 +151,16 @@ def task_rows(stream: Stream, stage: int) -> TrainingRows:
 
 
 def visible_labels(stream: Stream, rows: Tensor, stages: Tensor) -> Tensor:
-    """[n, L] labels of rows, hidden (-1) unless training is told them in the row's stage."""
+    """Return the labels [n, L] of rows; -1 for those that training does not use in their task."""
     y = stream.targets[rows]
     where = stages[:, None], y.clamp(min=0)
-    return move_hidden_last(y, stream.told[where] & (y >= 0), stream.visible[where])
+    return move_hidden_last(y, stream.used_in_training[where] & (y >= 0), stream.visible[where])
 
 
 def move_hidden_last(y: Tensor, shown: Tensor, own: Tensor | None = None) -> Tensor:
-    """[n, L] labels with the hidden ones as -1 behind: y[:, 0] is a label where there is one.
+    """Set hidden labels [n, L] to -1 and move them last: y[:, 0] is a label if there is any.
 
-    Those of the task's `own` classes come first.
+    Labels in `own`, those of the task's classes, come first.
     """
     hidden = torch.where(shown, y, -1)
     if hidden.shape[1] == 1:

@@ -1,5 +1,5 @@
-"""The module itself bound to one run's weights, for a run that trains alone, with channels-last
-copies of its convolutions.
+"""`BoundNet`: the networks of a run that trains alone, as modules whose parameters are views of the
+run's vector, optionally with channels-last copies of convolution weights.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from engram.models.layers import BatchNorm
 
 
 class BoundNet(Net):
-    """The module itself, its parameters being views of the one vector: plain autograd.
+    """The modules themselves, with parameters that are views of the vector: plain autograd.
 
-    With `channels_last` the weights of 2d convolutions are copies in that order of memory, which
-    spares torch their conversion in every pass; `begin` brings them up to date.
+    With `channels_last` the weights of 2d convolutions are copies in that memory format, which
+    saves torch a conversion in every pass; `begin` updates the copies. `frozen` parameters get no
+    gradient.
     """
 
     _trains = True
 
     def __init__(
         self, networks: Networks, vector: Tensor, buffers: Mapping[str, Tensor], *,
-        channels_last: bool = False, still: Collection[str] = (),
+        channels_last: bool = False, frozen: Collection[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(networks, None)
         self.weights = vector
@@ -36,14 +37,14 @@ class BoundNet(Net):
         own = dict(networks.train.named_parameters())
         self._params = {name: own[name] for name in networks.layout.shapes}
         self._copies: ChannelsLast | None = None
-        if channels_last and any(len(views[k].shape) == 4 for k in views if k not in still):
-            self._copies = ChannelsLast(networks, vector, still)
+        if channels_last and any(len(views[k].shape) == 4 for k in views if k not in frozen):
+            self._copies = ChannelsLast(networks, vector, frozen)
             views |= self._copies.views
         for name, parameter in self._params.items():
             parameter.data = views[name]
-            parameter.requires_grad_(name not in still)
-        self.parameters = [one for name, one in self._params.items() if name not in still]
-        self.place({name: value.clone() for name, value in buffers.items()})
+            parameter.requires_grad_(name not in frozen)
+        self.parameters = [one for name, one in self._params.items() if name not in frozen]
+        self.bind_buffers({name: value.clone() for name, value in buffers.items()})
         self._own_statistics(True)
         self._main = networks.train.get_submodule("net")
         self._leaf = vector.detach().requires_grad_(True)
@@ -51,7 +52,7 @@ class BoundNet(Net):
 
     @contextmanager
     def use_vector(self, vector: Tensor | None) -> Iterator[None]:
-        """Have other weights while this lasts, where some are given."""
+        """Use other weights inside the context; None changes nothing."""
         before = self.weights if vector is None else self.weights.clone()
         if vector is not None:
             self.weights.copy_(vector)
@@ -61,23 +62,23 @@ class BoundNet(Net):
             if vector is not None:
                 self.weights.copy_(before)
 
-    def place(self, buffers: Mapping[str, Tensor]) -> None:
-        """Let the module hold these buffers."""
+    def bind_buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        """Make the module hold these buffers."""
         for name, value in buffers.items():
             owner, _, last = name.rpartition(".")
             self.networks.train.get_submodule(owner)._buffers[last] = value
 
     def _own_statistics(self, own: bool) -> None:
-        """Nobody else holds the running statistics, so batch norms may write into them."""
+        """Let batch norms update their running statistics in place: nothing else refers to them."""
         for module in self.networks.train.modules():
             if isinstance(module, BatchNorm):
                 module.in_place = own
 
     def begin(self, key: keys.Key, real: tuple[Tensor, ...] = ()) -> None:
-        """Forget the last step."""
+        """Start a step: forget the outputs and calls of the last one."""
         self._key, self._real = key, real
         self._calls = 0
-        self._answers = []
+        self._outputs = []
         self.touched = False
         if self._copies is not None:
             self._copies.refresh()
@@ -88,8 +89,8 @@ class BoundNet(Net):
         return self._leaf
 
     def end(self) -> None:
-        """Let go of the step's answers, and with them of its graph."""
-        self._answers = []
+        """Release the outputs of the step, and with them its graph."""
+        self._outputs = []
 
     @property
     def leaf(self) -> Tensor:
@@ -100,8 +101,8 @@ class BoundNet(Net):
         ranks = distributed.current_ranks()
         if ranks is None:
             return self._params
-        # every rank computes what is made of these, so each counts for its share
-        return {name: scale_gradient(one, 1 / ranks.world) for name, one in self._params.items()}
+        # every rank computes terms of these parameters as a whole, so each contributes 1 / world
+        return {name: scale_gradient(p, 1 / ranks.world) for name, p in self._params.items()}
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         if path == "net":  # the usual case, without the detour through the bundle
@@ -109,17 +110,17 @@ class BoundNet(Net):
         return self.networks.train(path, *args)
 
     def flatten_gradients(self, found: Sequence[Tensor | None]) -> list[Tensor]:
-        """Gradients of `parameters` in the order of the vector; zeros where there is none.
+        """Return contiguous gradients of `parameters`, with zeros for parameters without one.
 
-        A convolution may answer with another order in memory (channels last), which the fused
-        optimisers would not notice.
+        The gradient of a convolution may be in channels-last format, which fused optimisers would
+        misread.
         """
         grads = [
             torch.zeros_like(p) if g is None else g
             for g, p in zip(found, self.parameters, strict=False)
         ]
         if self._copies is not None:
-            grads = self._copies.back(grads)
+            grads = self._copies.restore_order(grads)
         return [grad.contiguous() for grad in grads]
 
     def statistics(self) -> dict[str, Tensor]:
@@ -130,36 +131,35 @@ class BoundNet(Net):
         return {name: current[name] for name in self.networks.buffer_names}
 
     def release(self) -> None:
-        """Unbind, so that the skeleton holds no run's weights."""
+        """Stop training these modules, so that another run can bind them."""
         self._own_statistics(False)
         for parameter in self.parameters:
             parameter.requires_grad_(False)
 
 
-# ------------------------------------------------------------------------------------------------
-# Weights of convolutions in the order of memory in which torch convolves fastest.
+# -- channels-last copies of convolution weights ---------------------------------------------------
 
 
 class ChannelsLast:
-    """Copies of all 2d convolutions' weights with the channels last, made and undone at once.
+    """Channels-last copies of the weights of all 2d convolutions.
 
-    One gather brings all weights into this order and another one all gradients back, so a step
-    pays for two small kernels, however many convolutions there are.
+    One gather copies all weights and another one reorders all gradients, so a step needs two small
+    kernels for any number of convolutions.
     """
 
-    def __init__(self, networks: Networks, vector: Tensor, still: Collection[str] = ()) -> None:
+    def __init__(self, networks: Networks, vector: Tensor, frozen: Collection[str] = ()) -> None:
         layout, places, start = networks.layout, [], 0
-        # places among the parameters that move, shapes
+        # (index among the trainable parameters, shape)
         self._which: list[tuple[int, torch.Size]] = []
-        names = [name for name in layout.shapes if name not in still]
+        names = [name for name in layout.shapes if name not in frozen]
         for name, size in zip(layout.shapes, layout.sizes, strict=True):
             shape = layout.shapes[name]
-            if len(shape) == 4 and name not in still:
+            if len(shape) == 4 and name not in frozen:
                 numbers = torch.arange(start, start + size).view(shape)
                 places.append(numbers.permute(0, 2, 3, 1).reshape(-1))
                 self._which.append((names.index(name), shape))
             start += size
-        self._source = torch.cat(places).to(vector.device)  # where each copied number stands
+        self._source = torch.cat(places).to(vector.device)  # position of each copied entry
         self._sizes = [len(part) for part in places]
         self._vector = vector
         self._order = self._source.argsort()  # the copies in the order of the vector
@@ -171,11 +171,11 @@ class ChannelsLast:
         }
 
     def refresh(self) -> None:
-        """Copy the present weights."""
+        """Copy the current weights."""
         torch.index_select(self._vector, 0, self._source, out=self._flat)
 
-    def back(self, grads: list[Tensor]) -> list[Tensor]:
-        """The gradients, those of the copies in the order of the vector."""
+    def restore_order(self, grads: list[Tensor]) -> list[Tensor]:
+        """Return the gradients with those of the copies in the order of the vector."""
         parts = [grads[index].permute(0, 2, 3, 1).reshape(-1) for index, _ in self._which]
         ordered = torch.cat(parts).index_select(0, self._order).split(self._sizes)
         grads = list(grads)

@@ -1,5 +1,5 @@
-"""Rows in, inputs out: data on the device, scaled, viewed and augmented there; prefetching;
-features of a frozen backbone.
+"""`Feed`: from row numbers to inputs on the device (scaling, views, augmentation), prefetching of
+rows that stay on disk, and features of a frozen backbone as inputs.
 """
 
 from __future__ import annotations
@@ -27,19 +27,17 @@ from engram.streams.stream import View
 
 AUGMENTATIONS = ("flip", "crop", "resized_crop")
 CROP_PADDING = 4
-CROP_AREA, CROP_RATIOS = (
-    (0.08, 1.0),
-    (3 / 4, 4 / 3),
-)  # of a resized crop: share of the image, width to height
+# of a resized crop: share of the image, ratio of width to height
+CROP_AREA, CROP_RATIOS = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 class Feed:
-    """Inputs of any rows, in any leading shape, on one device; rows that stay on disk may lie on
-    the host when they are asked for.
+    """Inputs of rows, given in any leading shape, on one device.
 
-    Everything here works row by row, so a row's input does not depend on others. `axes`, the order
-    of a sample's axes that a network wants in memory, changes no value: a network that would
-    permute them finds them so, instead of copying every batch.
+    Row numbers of data that stays on disk may be on the host. All operations work row by row, so
+    the input of a row does not depend on other rows. `axes` is the memory order of a sample's axes
+    that the network prefers: it changes no value, but saves a network that permutes its input from
+    copying every batch.
     """
 
     def __init__(
@@ -77,16 +75,16 @@ class Feed:
 
     @property
     def on_device(self) -> bool:
-        """Whether all rows lie on the device; those that stay on disk are fetched by the host."""
+        """Whether all rows are on the device; otherwise the host fetches them from disk."""
         return self._x is not None
 
     def announce(
         self, rows: Iterable[Tensor], *, anew: bool = False, ranks: Ranks | None = None
     ) -> None:
-        """Rows [...] of batches to come: the host fetches them while the device computes.
+        """Announce rows [...] of batches to come, which the host fetches while the device computes.
 
-        Nothing to do where all rows lie on the device. With `anew`, what was announced before is
-        not wanted any more. `ranks` fetch a share each.
+        Does nothing if all rows are on the device. `anew` cancels earlier announcements. With
+        `ranks`, each fetches its share.
         """
         if self._prefetch is None:
             return
@@ -94,13 +92,13 @@ class Feed:
             self._prefetch.clear()
         sources = (self.data.sources(one.cpu()).reshape(-1) for one in rows)
         if ranks is not None:
-            sources = (one[ranks.share(len(one))] for one in sources)
+            sources = (one[ranks.row_slice(len(one))] for one in sources)
         self._prefetch.announce(sources)
 
     def chunks(
         self, rows: Tensor, stages: Tensor, parts: Sequence[slice]
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Inputs of all rows [n], part after part; where they stay on disk, fetched ahead."""
+        """Iterate over the inputs of rows [n], part by part; those on disk are fetched ahead."""
         if self._prefetch is None:
             for part in parts:
                 yield part, self(rows[part].to(self.device), stages[part].to(self.device))
@@ -122,36 +120,40 @@ class Feed:
     def __call__(
         self, rows: Tensor, stages: Tensor | None = None, ranks: Ranks | None = None
     ) -> Tensor:
-        """Inputs [..., *sample] of rows [...]; `stages` matter where tasks have a view.
+        """Return inputs [..., *sample] of rows [...]; `stages` are needed if the stream has a view.
 
-        Where all `ranks` ask for the same rows, each fetches a share of those that stay on disk.
+        If all `ranks` ask for the same rows, each fetches a share of those that stay on disk.
         """
-        x = self._pictures(rows.reshape(-1), ranks)
+        x = self._read_images(rows.reshape(-1), ranks)
         if self.data.crop is not None:
             x = center_crop(x, self.data.crop)
-        x = self._viewed(x, stages)
+        x = self._apply_view(x, stages)
         return x.reshape(*rows.shape, *x.shape[1:])
 
     def fetch_augmented(
         self, rows: Tensor, stages: Tensor | None, key: Tensor, ranks: Ranks | None = None
     ) -> Tensor:
-        """As a call, with the random flips and crops of a training step; `key` [...] per run."""
+        """Like a call, with the random flips and crops of a training step; `key` [...] per run."""
         if not self.augment:
             return self(rows, stages, ranks)
         size = rows.shape[-1]
         if self.data.crop is None:
             x = self(rows, stages, ranks)
-            flat = self._moved(x.reshape(-1, *x.shape[rows.ndim :]), key, size)  # [R * B, C, H, W]
+            flat = self._crop_to_same_size(
+                x.reshape(-1, *x.shape[rows.ndim :]), key, size
+            )  # [R * B, C, H, W]
         else:
-            flat = self._cut(self._pictures(rows.reshape(-1), ranks), self.data.crop, key, size)
-            flat = self._viewed(flat, stages)
+            flat = self._crop_to_size(
+                self._read_images(rows.reshape(-1), ranks), self.data.crop, key, size
+            )
+            flat = self._apply_view(flat, stages)
         if "flip" in self.augment:
             turn = keys.dropout_mask(keys.fold(key, "flip"), 0.5, size).reshape(-1, 1, 1, 1)
             flat = torch.where(turn, flat.flip(-1), flat)
         return flat.reshape(*rows.shape, *flat.shape[1:])
 
-    def _pictures(self, flat: Tensor, ranks: Ranks | None = None) -> Tensor:
-        """Normalised inputs of rows [n], as large as they are stored."""
+    def _read_images(self, flat: Tensor, ranks: Ranks | None = None) -> Tensor:
+        """Return normalised inputs of rows [n] in their stored size."""
         if self._x is not None:
             source = flat if self._copies is None else self._copies.source[flat]
             raw = self._x.index_select(0, source).reshape(len(flat), *self._stored)
@@ -159,28 +161,28 @@ class Feed:
         else:
             assert self._prefetch is not None
             source = self.data.sources(flat.cpu())
-            where = slice(None) if ranks is None else ranks.share(len(source))
+            where = slice(None) if ranks is None else ranks.row_slice(len(source))
             raw = self._prefetch(source[where])
-            raw = raw if ranks is None else ranks.joined(raw, where, len(source))
+            raw = raw if ranks is None else ranks.gather_rows(raw, where, len(source))
         if self._copies is not None:
             raw = self._copies.apply(raw, flat.to(self.device))
         if raw.dtype != torch.uint8:
             x = raw.to(self.dtype)
         elif raw.is_cuda and self.dtype == torch.float32:
-            x = raw * (1 / 255)  # one kernel instead of two; on the CPU the slower way
+            x = raw * (1 / 255)  # one kernel instead of two; slower on the CPU
         else:
             x = raw.to(self.dtype).mul_(1 / 255)
         return (x - self._mean) * self._scale if self.data.mean else x
 
-    def _viewed(self, x: Tensor, stages: Tensor | None) -> Tensor:
+    def _apply_view(self, x: Tensor, stages: Tensor | None) -> Tensor:
         if self.view is None:
             return x
         if stages is None:
             raise bad("stages", "the task of each row, because the stream has a view", None)
         return self.view(x, stages.reshape(-1))
 
-    def _moved(self, flat: Tensor, key: Tensor, size: int) -> Tensor:
-        """Random crops as large as the images themselves: padded and shifted, or stretched."""
+    def _crop_to_same_size(self, flat: Tensor, key: Tensor, size: int) -> Tensor:
+        """Apply random crops of the size of the images: padded and shifted, or stretched."""
         if "crop" in self.augment:
             draw = keys.randint(keys.fold(key, "crop"), 2 * CROP_PADDING + 1, size, 2)
             black = -self._mean * self._scale if self.data.mean else None
@@ -190,8 +192,8 @@ class Feed:
             flat = resized_crop(flat, draw.reshape(-1, 4).to(flat.dtype))
         return flat
 
-    def _cut(self, flat: Tensor, crop: tuple[int, int], key: Tensor, size: int) -> Tensor:
-        """Random crops of a size that the data states, from anywhere in the images."""
+    def _crop_to_size(self, flat: Tensor, crop: tuple[int, int], key: Tensor, size: int) -> Tensor:
+        """Apply random crops of the size stated by the data."""
         if "resized_crop" in self.augment:
             draw = keys.uniform(keys.fold(key, "resized crop"), size, 4)
             return resized_crop(flat, draw.reshape(-1, 4).to(flat.dtype), crop)
@@ -206,7 +208,7 @@ class Feed:
 
 
 def center_crop(x: Tensor, size: tuple[int, int]) -> Tensor:
-    """The middle of images [B, C, H, W]; where it cannot be even, a pixel more to the left and top.
+    """Cut out the centre of images [B, C, H, W], rounded towards the top left.
 
     Examples
     --------
@@ -218,7 +220,7 @@ def center_crop(x: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _shift_images(x: Tensor, by: Tensor, black: Tensor | None = None) -> Tensor:
-    """Move each image [B, C, H, W] by its own (rows, columns), filling with black: 0 by default."""
+    """Shift each image [B, C, H, W] by its (rows, columns), filling with `black`, 0 by default."""
     pad = CROP_PADDING
     height, width = x.shape[-2:]
     if black is None:
@@ -231,7 +233,7 @@ def _shift_images(x: Tensor, by: Tensor, black: Tensor | None = None) -> Tensor:
 
 
 def _cut_windows(x: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:
-    """Parts of images [B, C, H, W] of one size, each from its own place [B, 1]."""
+    """Cut a window of the given size out of each image [B, C, H, W], at its own position [B, 1]."""
     ys = torch.arange(size[0], device=x.device) + top  # [B, h]
     xs = torch.arange(size[1], device=x.device) + left  # [B, w]
     item = torch.arange(len(x), device=x.device)[:, None, None]
@@ -240,10 +242,10 @@ def _cut_windows(x: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) ->
 
 
 def resized_crop(x: Tensor, draw: Tensor, size: tuple[int, int] | None = None) -> Tensor:
-    """Parts of images [B, C, H, W], stretched to `size`; `draw` [B, 4] in [0, 1) decides.
+    """Cut random parts out of images [B, C, H, W] and resize them; `draw` [B, 4] is in [0, 1).
 
-    Area from 8 to 100 percent, sides from 3:4 to 4:3 evenly on a log scale, anywhere; a side that
-    would exceed the image is as long as the image. Without `size`, that of the image.
+    The area is 8 to 100 percent of the image, the aspect ratio 3:4 to 4:3 (uniform on a log
+    scale), clipped to the image. The default `size` is that of the images.
     """
     area = CROP_AREA[0] + (CROP_AREA[1] - CROP_AREA[0]) * draw[:, 0]
     low, high = math.log(CROP_RATIOS[0]), math.log(CROP_RATIOS[1])
@@ -258,17 +260,15 @@ def resized_crop(x: Tensor, draw: Tensor, size: tuple[int, int] | None = None) -
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 
-# ------------------------------------------------------------------------------------------------
-# Rows that the host holds, fetched ahead of the steps that need them, pinned where that helps.
+# -- prefetching of rows that stay on disk ---------------------------------------------------------
 
-
-PREFETCH_BATCHES = 2  # steps whose rows are fetched while the present one is computed
+PREFETCH_BATCHES = 2  # batches fetched ahead of the one being computed
 
 
 class Prefetch:
-    """Stored inputs of rows of a data set; those that were announced are fetched by a thread.
+    """Stored inputs of rows of a data set; a thread fetches announced rows ahead.
 
-    Whether rows were announced changes no value: others are fetched when they are asked for.
+    Announcing changes no value: other rows are fetched when they are requested.
 
     Examples
     --------
@@ -289,7 +289,7 @@ class Prefetch:
         return len(self._waiting)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[n, ...] inputs of rows [n], on the device."""
+        """Return inputs [n, ...] of rows [n], on the device."""
         wanted = rows.cpu().numpy()
         for place, (known, found) in enumerate(self._waiting):
             if np.array_equal(known, wanted):
@@ -298,7 +298,7 @@ class Prefetch:
         return self._fetch(wanted).to(self.device, non_blocking=True)
 
     def announce(self, rows: Iterable[Tensor]) -> None:
-        """Rows that will be asked for, batch after batch."""
+        """Announce rows that will be requested, batch by batch."""
         if self._thread is None or self._process != os.getpid():  # no thread survives a fork
             self._thread, self._process = ThreadPoolExecutor(1, "engram-prefetch"), os.getpid()
             self._waiting.clear()
@@ -307,7 +307,7 @@ class Prefetch:
             self._waiting.append((wanted, self._thread.submit(self._fetch, wanted)))
 
     def clear(self) -> None:
-        """What was announced is not wanted any more."""
+        """Cancel all announcements."""
         while self._waiting:
             self._waiting.popleft()[1].cancel()
 
@@ -319,17 +319,16 @@ class Prefetch:
         return {**self.__dict__, "_waiting": deque(), "_thread": None, "_process": -1}
 
 
-# ------------------------------------------------------------------------------------------------
-# Features of a frozen backbone in place of inputs: one pass over the data, then a table.
+# -- features of a frozen backbone as inputs -------------------------------------------------------
 
-
-ENTRIES_AT_ONCE = 1 << 22  # numbers of inputs that are encoded at once
+ENTRIES_AT_ONCE = 1 << 22  # input entries encoded per pass
 
 
 class FeatureFeed(Feed):
-    """Rows in, features out. Training, evaluation and memories all read the same table.
+    """A feed of features instead of inputs: training, evaluation and memories read one table.
 
-    `given` is the data before that; `data` has its rows, labels and split, and features as inputs.
+    `given` is the original data; `data` has the same rows, labels and split, with features as
+    inputs.
     """
 
     def __init__(self, raw: Feed, encoder: Encoder) -> None:
@@ -337,18 +336,18 @@ class FeatureFeed(Feed):
             expected = "false where inputs differ from task to task (rotated, permuted, ...)"
             raise bad("model.freeze", expected, True)
         if raw.augment:
-            expected = "no augmentation of images, whose features are worked out once"
+            expected = "no augmentation of images, whose features are computed once"
             raise bad("augment", expected, list(raw.augment))
         self.given, self.encoder = raw.data, encoder
         super().__init__(encode_data(raw, encoder), device=raw.device, dtype=raw.dtype)
 
     def like(self, raw: Feed) -> FeatureFeed:
-        """The features of other data."""
+        """Return the feed of the features of other data."""
         return FeatureFeed(raw, self.encoder)
 
 
 def encode_data(raw: Feed, encoder: Encoder) -> Data:
-    """The data of a feed with features as inputs."""
+    """Return the data of a feed with features as inputs."""
     rows = torch.arange(len(raw.data))
     size = max(1, ENTRIES_AT_ONCE // max(1, raw.data.sample_bytes))
     parts = [slice(start, start + size) for start in range(0, len(rows), size)]

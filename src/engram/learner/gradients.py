@@ -1,9 +1,10 @@
 """Averages of transformed gradients (Fisher information, MAS importances), with fast per-sample
-gradients of linear layers. (keep the paragraph that follows)
+gradients of linear layers.
 
-``mean over groups of transform(gradient of term)``, where a group is one sample (the default), some
-samples, or the whole set. Evaluation mode, so BatchNorm statistics are neither used per batch nor
-moved, and no result depends on how samples are chunked.
+`average_gradient` computes the mean over groups of ``transform(gradient of term)``, where a group
+is one sample (the default), several samples, or the whole set. It runs in eval mode, so that
+BatchNorm neither uses nor updates batch statistics, and the result does not depend on the chunk
+size.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from engram.models.functional_call import call_with_weights
 Term = Callable[[Net, Batch], Tensor]
 Transform = Callable[[Tensor], Tensor]
 
-CHUNK_ENTRIES = 1 << 26  # gradient entries held at once: 256 MiB of float32
+CHUNK_ENTRIES = 1 << 26  # gradient entries per chunk: 256 MiB of float32
 
 
 class Weights(NamedTuple):
-    """Weights of one run, or of several stacked ones."""
+    """Weights of one run, or stacked weights of several runs."""
 
     vector: Tensor
     buffers: dict[str, Tensor]
@@ -46,11 +47,11 @@ def average_gradient(
     transform: Transform,
     batch_statistics: bool = False,
 ) -> Tensor:
-    """Mean over groups of ``transform(d term / d vector)``, shape [P].
+    """Average ``transform(d term / d vector)`` over groups, shape [P].
 
-    `groups` is a Batch whose leaves have two leading axes [groups, rows of a group]; groups whose
-    rows all weigh 0 do not count. With `batch_statistics` a BatchNorm layer uses the group's own
-    mean and variance, as in training, but its running ones stay as they are.
+    `groups` is a Batch whose leaves have the leading axes [groups, rows of a group]; groups in
+    which all row weights are 0 are ignored. With `batch_statistics` BatchNorm layers use the mean
+    and variance of the group, as in training, without updating the running ones.
     """
     torch_startup.warm_up_mapped(weights.vector.device)
     counted = groups.w.sum(-1) > 0  # [G]
@@ -100,27 +101,24 @@ def _mapped_sums(
 
 
 def _is_multiplicative(transform: Transform) -> bool:
-    """Whether transform(a * b) = transform(a) * transform(b), so outer products need no forming."""
+    """Whether transform(a * b) = transform(a) * transform(b): outer products need not be formed."""
     return transform in (torch.square, torch.abs)
 
 
 def eval_outputs(networks: Networks, weights: Weights, path: str, x: Tensor) -> object:
-    """One forward pass in eval mode with these weights."""
+    """Run one forward pass in eval mode with these weights."""
     values = {**networks.layout(weights.vector), **weights.buffers}
     with torch.no_grad(), forward_context(None, None):
         return call_with_weights(networks.eval, values, (path, x), networks.ties)
 
 
-# ------------------------------------------------------------------------------------------------
-# Per-sample gradients of networks of linear layers, in one pass over all samples.
-#
-# A sample's weight gradient is the outer product of the layer's input and the gradient at its
-# output. That holds where every weight meets a sample once, as one row of one matrix product, and
-# where no row sees another. Both are watched while the network computes; a network that does
-# anything else is no case for this module, and its gradients are taken sample by sample.
+# -- networks that consist of linear layers --------------------------------------------------------
+# The gradient of a weight matrix for one sample is the outer product of the layer's input and the
+# gradient at its output, so one pass over all samples is enough. This holds if every weight is used
+# once per sample, as one row of one matrix product, and if rows do not interact. Both are verified
+# while the network runs; for any other network the gradients are computed sample by sample.
 
-
-# operations of torch by name: entry by entry, or on the axes behind the rows only
+# torch functions by name: element-wise, or on the axes after the rows only
 ENTRYWISE_FUNCTIONS = frozenset((
     "relu", "relu_", "relu6", "leaky_relu", "leaky_relu_", "elu", "elu_", "selu", "selu_", "celu",
     "gelu", "silu", "mish", "softplus", "softsign", "tanh", "tanh_", "tanhshrink", "sigmoid",
@@ -129,16 +127,16 @@ ENTRYWISE_FUNCTIONS = frozenset((
     "__mul__", "__rmul__", "__truediv__", "clone",
 ))  # fmt: skip
 RESHAPING_FUNCTIONS = frozenset(("flatten", "reshape", "view", "contiguous"))
-# what may be asked of a tensor; its number of rows is another for one sample than for all
+# attributes that a network may read: not the shape, whose number of rows differs for one sample
 LINEAR_ATTRIBUTES = frozenset(("ndim", "dtype", "device", "is_cuda", "requires_grad"))
 
 
 class _NotLinear(Exception):
-    """A network that is more than linear layers and functions of single entries."""
+    """The network is more than linear layers and element-wise functions."""
 
 
 class _SingleRowBatch(Batch):
-    """One row of every group; each group has a key of its own, so there is none for all."""
+    """One row of every group; it has no key, because each group has its own."""
 
     @property
     def key(self) -> Tensor:
@@ -146,7 +144,7 @@ class _SingleRowBatch(Batch):
 
 
 class _LinearProbe(TorchFunctionMode):
-    """Follows the rows of a batch through a network, and probes the outputs of its layers."""
+    """Track the rows of a batch through a network, and add probes to the outputs of its layers."""
 
     def __init__(
         self, params: Mapping[str, Tensor], probes: Mapping[str, Tensor], rows: Tensor
@@ -155,9 +153,11 @@ class _LinearProbe(TorchFunctionMode):
         self._names = {id(value): name for name, value in params.items()}
         self._probes = probes
         self._rows = rows.shape[0]
-        self._known = {id(rows): rows}  # tensors whose first axis is the rows; kept, ids are keys
-        self.inputs: dict[str, Tensor] = {}  # of every weight that was used
-        self.biases: dict[str, str] = {}  # by the weight they were added behind
+        self._known = {
+            id(rows): rows
+        }  # tensors whose first axis is the rows; held, since ids are keys
+        self.inputs: dict[str, Tensor] = {}  # of each weight that was used
+        self.biases: dict[str, str] = {}  # by the weight of their layer
         self.irregular = False
 
     def __torch_function__(
@@ -169,67 +169,67 @@ class _LinearProbe(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "dim" or (name == "__get__" and func.__self__.__name__ in LINEAR_ATTRIBUTES):
             return func(*args, **given)
-        tensors = [one for one in (*args, *given.values()) if isinstance(one, Tensor)]
+        tensors = [value for value in (*args, *given.values()) if isinstance(value, Tensor)]
         dropped = name == "dropout" and given.get("training") is False
         rowwise = name in ENTRYWISE_FUNCTIONS or name in RESHAPING_FUNCTIONS or dropped
-        self.need(rowwise and all(map(self.knows, tensors)))
-        self.need(len({one.shape for one in tensors}) == 1)
-        return self.learn(func(*args, **given))
+        self.require(rowwise and all(map(self.knows, tensors)))
+        self.require(len({tensor.shape for tensor in tensors}) == 1)
+        return self.track(func(*args, **given))
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         name = self._names.get(id(weight), "")
         added = "" if bias is None else self._names.get(id(bias), "")
-        self.need(self.knows(x) and x.ndim == 2)
-        self.need(name in self._probes and name not in self.inputs)
-        self.need(bias is None or (added != "" and added not in self.biases.values()))
+        self.require(self.knows(x) and x.ndim == 2)
+        self.require(name in self._probes and name not in self.inputs)
+        self.require(bias is None or (added != "" and added not in self.biases.values()))
         self.inputs[name] = x
         if added:
             self.biases[name] = added
-        answer: Tensor = self.learn(F.linear(x, weight, bias) + self._probes[name])
-        return answer
+        output: Tensor = self.track(F.linear(x, weight, bias) + self._probes[name])
+        return output
 
     def knows(self, tensor: Tensor) -> bool:
         return id(tensor) in self._known
 
-    def learn(self, answer: Any) -> Any:
-        self.need(isinstance(answer, Tensor) and answer.shape[:1] == (self._rows,))
-        self._known[id(answer)] = answer
-        return answer
+    def track(self, output: Any) -> Any:
+        self.require(isinstance(output, Tensor) and output.shape[:1] == (self._rows,))
+        self._known[id(output)] = output
+        return output
 
-    def need(self, holds: bool) -> None:
+    def require(self, holds: bool) -> None:
         if not holds:
-            self.irregular = True  # said twice: a network may catch the exception
+            self.irregular = True  # recorded as well, since a network may catch the exception
             raise _NotLinear
 
 
 class _LinearProbedNet(FunctionalNet):
-    """In eval mode; whoever reads the weights themselves may do anything with them."""
+    """Networks in eval mode under a `_LinearProbe`; a term must not read the weights directly."""
 
     watch: _LinearProbe
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         tensors = [one for one in args if isinstance(one, Tensor)]
-        self.watch.need(all(map(self.watch.knows, tensors)))
+        self.watch.require(all(map(self.watch.knows, tensors)))
         with self.watch:
-            answer = super()._run(path, args)
-        parts = answer if isinstance(answer, tuple) else (answer,)
+            output = super()._run(path, args)
+        parts = output if isinstance(output, tuple) else (output,)
         tensors = [one for one in parts if not isinstance(one, Mapping)]
-        self.watch.need(all(isinstance(o, Tensor) and self.watch.knows(o) for o in tensors))
-        return answer
+        self.watch.require(all(isinstance(o, Tensor) and self.watch.knows(o) for o in tensors))
+        return output
 
     @property
     def vector(self) -> Tensor:
-        self.watch.need(False)
+        self.watch.require(False)
         return super().vector
 
     @property
     def params(self) -> Mapping[str, Tensor]:
-        self.watch.need(False)
+        self.watch.require(False)
         return super().params
 
 
 def is_only_linear(networks: Networks) -> bool:
-    """Whether all parameters belong to linear layers, so that a pass is worth a try."""
+    """Whether all parameters belong to linear layers, so that `linear_sums` may succeed."""
     owned = set()
     for name, module in networks.eval.named_modules():
         if isinstance(module, nn.Linear):
@@ -245,9 +245,9 @@ def linear_sums(
     term: Callable[..., Tensor],
     transform: Callable[[Tensor], Tensor],
 ) -> Tensor | None:
-    """[P] sum over groups of one row of ``transform(gradient)``; None if it must be had otherwise.
+    """Sum ``transform(gradient)`` over groups of one row, shape [P]; None if not applicable.
 
-    `transform` must turn a product into the product of its transforms.
+    `transform` must satisfy transform(a * b) = transform(a) * transform(b).
     """
     rows_of = [leaf.flatten(0, 1) for leaf in groups.per_row]
     flat = _SingleRowBatch._make([*rows_of, *(leaf[0] for leaf in groups.shared), (), NO_VALUES])
@@ -279,35 +279,33 @@ def linear_sums(
     return networks.layout.flatten(parts[name] for name in shapes)
 
 
-# ------------------------------------------------------------------------------------------------
-# Per-sample gradients of networks with large linear layers beside other ones.
+# -- networks with some large linear layers --------------------------------------------------------
+# The pass is mapped over samples. A large weight matrix that is used once per sample, as one row of
+# one product, has the outer product of that row and the gradient at its output as its gradient.
+# Rows and output gradients of all samples are stored instead of one matrix per sample, and a single
+# product sums them up. All other parameters (convolutions, normalisation, biases) have per-sample
+# gradients.
 #
-# Samples are mapped, so none sees another. A large weight matrix that meets a sample once, as one
-# row of one product, has the outer product of that row and the slope at its output as gradient: the
-# rows and slopes of all samples are kept in place of a matrix per sample, and one product sums them
-# up. Everything else (convolutions, normalisation, biases) has its gradient sample by sample.
-#
-# Which matrices are used so is tried out on one made-up row before anything is computed. There, and
-# in the pass itself, the network is given numbers that are none (NaN) in place of such a matrix,
-# and the true one is put in where it is multiplied: a network that does anything else with it would
-# answer NaN, and the matrix then counts as any other parameter.
+# Which matrices qualify is found out beforehand with one dummy row. In that pass and in the real
+# one, such a matrix is replaced by NaN, and the true values are substituted where it is multiplied.
+# If a network uses the matrix in any other way, its output is NaN, and the matrix is treated like
+# any other parameter.
 
-
-LARGE_MATRIX = 1 << 16  # entries of a matrix from which on its gradients are worth the detour
-MAX_ENTRIES = 1 << 26  # numbers held at once: 256 MiB of float32
-# what may be asked of a matrix without using its numbers
+LARGE_MATRIX = 1 << 16  # minimum number of entries of a matrix that is treated this way
+MAX_ENTRIES = 1 << 26  # entries per chunk: 256 MiB of float32
+# attributes of a matrix that may be read, because they do not depend on its values
 OUTER_ATTRIBUTES = frozenset(("ndim", "dtype", "device", "is_cuda", "requires_grad", "shape"))
 
 
 class OuterLayers(NamedTuple):
-    """Matrices whose gradients are outer products, and the entries that a sample needs in all."""
+    """Matrices whose gradients are outer products, and the total number of entries per sample."""
 
     names: tuple[str, ...]
     entries: int
 
 
 class _NotOuterProduct(Exception):
-    """A matrix (or, without a name, any of them) that is used otherwise."""
+    """A matrix is used in another way than in one product; without a name, some matrix is."""
 
     def __init__(self, name: str = "") -> None:
         super().__init__(name)
@@ -315,7 +313,7 @@ class _NotOuterProduct(Exception):
 
 
 class _OuterProbe(TorchFunctionMode):
-    """Puts the true matrices in where they are multiplied, and watches that it is once."""
+    """Substitute the true matrices where they are multiplied, and verify that this happens once."""
 
     def __init__(
         self, params: Mapping[str, Tensor], true: Mapping[str, Tensor], probes: Mapping[str, Tensor]
@@ -323,9 +321,10 @@ class _OuterProbe(TorchFunctionMode):
         super().__init__()
         self._names = {id(params[name]): name for name in true}
         self._true, self._probes = true, probes
-        self.rows: dict[str, Tensor] = {}  # [in] what each matrix was multiplied with
-        self.entries = 0  # of everything computed
-        self.fault: _NotOuterProduct | None = None  # said twice: a network may catch the exception
+        self.rows: dict[str, Tensor] = {}  # [in] the input of each matrix
+        self.entries = 0  # of all tensors computed
+        # recorded as well, since a network may catch the exception
+        self.fault: _NotOuterProduct | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -338,9 +337,9 @@ class _OuterProbe(TorchFunctionMode):
             and func.__self__.__name__ in OUTER_ATTRIBUTES
         ):
             return func(*args, **given)
-        for one in tree_leaves((args, given)):
-            if id(one) in self._names:
-                self._refuse(self._names[id(one)])
+        for leaf in tree_leaves((args, given)):
+            if id(leaf) in self._names:
+                self._refuse(self._names[id(leaf)])
         return self._count(func(*args, **given))
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -352,9 +351,9 @@ class _OuterProbe(TorchFunctionMode):
         self.rows[name] = x[0]
         return F.linear(x, self._true[name], bias) + self._probes[name]
 
-    def _count(self, answer: Any) -> Any:
-        self.entries += answer.numel() if isinstance(answer, Tensor) else 0
-        return answer
+    def _count(self, output: Any) -> Any:
+        self.entries += output.numel() if isinstance(output, Tensor) else 0
+        return output
 
     def _refuse(self, name: str) -> None:
         self.fault = _NotOuterProduct(name)
@@ -362,16 +361,16 @@ class _OuterProbe(TorchFunctionMode):
 
 
 class _OuterProbedNet(FunctionalNet):
-    """In eval mode; whoever reads the weights themselves may do anything with them."""
+    """Networks in eval mode under an `_OuterProbe`; a term must not read the weights directly."""
 
     watch: _OuterProbe
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         with self.watch:
-            answer = super()._run(path, args)
+            output = super()._run(path, args)
         if self.watch.fault is not None:
             raise self.watch.fault
-        return answer
+        return output
 
     @property
     def vector(self) -> Tensor:
@@ -386,7 +385,7 @@ def _make_probed_net(
     networks: Networks, vector: Tensor, buffers: Mapping[str, Tensor], key: Any,
     small: Mapping[str, Tensor], probes: Mapping[str, Tensor],
 ) -> _OuterProbedNet:  # fmt: skip
-    """The networks with stand-ins for the matrices that have probes."""
+    """Make the networks with NaN in place of the matrices that have probes."""
     net = _OuterProbedNet(networks, vector, buffers, key=key, training=False)
     views = networks.layout(vector)
     none = torch.full((), torch.nan, dtype=vector.dtype, device=vector.device)
@@ -401,7 +400,7 @@ def _make_probed_net(
 def find_outer_layers(
     networks: Networks, groups: Batch, term: Callable[..., Tensor]
 ) -> OuterLayers:
-    """The large matrices of which every group of one row, [groups, 1, ...], makes one product."""
+    """Find the large matrices that `term` uses in one product per group of one row."""
     shapes = networks.layout.shapes
     names = [
         name for name, shape in shapes.items() if len(shape) == 2 and shape.numel() >= LARGE_MATRIX
@@ -417,13 +416,13 @@ def find_outer_layers(
 def _try_outer(
     networks: Networks, groups: Batch, term: Callable[..., Tensor], names: Sequence[str]
 ) -> int:
-    """One made-up row through the network; how many entries it took."""
+    """Pass one dummy row through the network, and return the number of entries computed."""
 
-    def made_up(leaf: Tensor) -> Tensor:
+    def make_dummy(leaf: Tensor) -> Tensor:
         fill = 0 if leaf.dtype in (torch.int64, torch.int32) else 1
         return torch.full(leaf.shape[1:], fill, dtype=leaf.dtype, device=leaf.device)
 
-    batch = groups.map(made_up)
+    batch = groups.map(make_dummy)
     vector, buffers = networks.initial()
     vector = vector.to(batch.w.device, batch.w.dtype)
     buffers = {name: value.to(vector.device) for name, value in buffers.items()}
@@ -434,11 +433,11 @@ def _try_outer(
     token = PLAIN.set(True)  # as in the mapped pass itself
     try:
         with torch.no_grad():
-            answer = term(net, batch)
+            value = term(net, batch)
     finally:
         PLAIN.reset(token)
-    if not bool(torch.isfinite(answer).all()):
-        raise _NotOuterProduct  # a matrix was used where nobody sees it
+    if not bool(torch.isfinite(value).all()):
+        raise _NotOuterProduct  # a matrix was used outside of the observed operations
     return net.watch.entries + sum(sum(networks.layout.shapes[name]) for name in names)
 
 
@@ -456,10 +455,10 @@ def outer_sums(
     counted: Tensor,
     outer: OuterLayers,
 ) -> Tensor:
-    """[P] sum over groups of one row of ``transform(gradient)``.
+    """Sum ``transform(gradient)`` over groups of one row, shape [P].
 
-    `transform` must turn a product into the product of its transforms. Groups that are not
-    `counted` [G] are left out.
+    `transform` must satisfy transform(a * b) = transform(a) * transform(b). Groups that are not
+    `counted` [G] are ignored.
     """
     views = networks.layout(vector)
     small = {name: view for name, view in views.items() if name not in outer.names}
@@ -482,8 +481,9 @@ def outer_sums(
         )
 
     mapped = by_loop if networks.unmappable else vmap(one)
-    held = sum(view.numel() for view in small.values()) + 2 * outer.entries  # there and back
-    chunk = max(1, MAX_ENTRIES // held)
+    # of one sample, in the forward and the backward pass
+    entries = sum(view.numel() for view in small.values()) + 2 * outer.entries
+    chunk = max(1, MAX_ENTRIES // entries)
     total = {name: torch.zeros_like(view) for name, view in views.items()}
     for start in range(0, groups.w.shape[0], chunk):
         part = groups.map(lambda leaf, a=start: leaf[a : a + chunk])  # type: ignore[misc]

@@ -1,6 +1,4 @@
-"""`RunLearner`: all that one run knows, the only door to data for methods, and how many bytes it
-holds.
-"""
+"""`RunLearner`: the state of one run, its guarded access to data, and its memory use in bytes."""
 
 from __future__ import annotations
 
@@ -32,19 +30,19 @@ from engram.models.forward_pass import Output
 from engram.streams.access_guard import Ledger, MethodView, check_row_numbers
 from engram.streams.stream import Stream, Task
 
-EVAL_ROWS = 4096  # rows of one evaluation pass on the host
-EVAL_ENTRIES = 1 << 26  # numbers of its inputs: 256 MiB of float32
+EVAL_ROWS = 4096  # rows per evaluation pass on the host
+EVAL_ENTRIES = 1 << 26  # input entries per pass: 256 MiB of float32
 
 
 class RunLearner:
-    """One run: a parameter vector with named views, buffers, state, memory, and honest data.
+    """One run: a parameter vector with named views, buffers, state, memory, and guarded data.
 
-    Methods see it in ``start`` and ``finish``. There they may write into ``params`` (views of the
-    vector), ``free`` (which entries may move), ``state`` (their own tree of tensors) and
-    ``exemplars``; everything they read of the data comes through ``batch``.
+    Methods receive it in ``start`` and ``finish``, as a proxy. There they may write into ``params``
+    (views of the vector), ``free`` (which entries are trainable), ``state`` (their own tree of
+    tensors) and ``exemplars``; they read data through ``batch`` only.
 
-    This is the engine's. `engram.Learner`, which users make, is another class (`engram.deploy`): it
-    has the engine train one of these, and predicts with what that has learnt.
+    This class belongs to the engine. `engram.Learner`, which users create, is another one (in
+    `engram.deploy`): it trains a run with the engine and predicts with the result.
     """
 
     def __init__(
@@ -62,29 +60,29 @@ class RunLearner:
         self.state: dict[str, Any] = {}
         self.opt: dict[str, Any] = {}
         self.exemplars = Exemplars.empty()
-        self.values: dict[str, Tensor] = {}  # [n, ...] what is remembered with each exemplar
-        self.probes: dict[str, Any] = {}  # what measurements keep between stages, by their keys
-        self.latents: dict[str, Tensor] = {}  # of the task's rows, where the root stands still
+        self.values: dict[str, Tensor] = {}  # [n, ...] stored with each exemplar by `remember`
+        self.probes: dict[str, Any] = {}  # what probes keep between stages, by their keys
+        self.latents: dict[str, Tensor] = {}  # of the task's rows, while the root is frozen
         self.reads, self.ledger = reads, Ledger()
-        self.guard: MethodView | None = None  # made when a task is entered
-        self.resume_point: Any = None  # where an interrupted task goes on; the engine's
-        self.before: Any = []  # losses of a prologue, until the first task has them; the engine's
-        self.diverged = -1  # stage in which the run left all measure, see engine.divergence
-        self.units: dict[str, float] = {}  # size of each loss term when it first occurred
+        self.guard: MethodView | None = None  # created when a task is entered
+        self.resume_point: Any = None  # set by the engine: where an interrupted task continues
+        self.before: Any = []  # set by the engine: losses of a prologue, until the first task
+        self.diverged = -1  # stage in which the run diverged, see engram.engine.evaluation
+        self.units: dict[str, float] = {}  # size of each loss term at its first occurrence
         self._average: Callable[..., Tensor] | None = None  # set by the engine for mapped passes
 
-    # -- what the learner is made of -------------------------------------------------------------
+    # -- weights, classes, tasks -----------------------------------------------------------------
     @property
     def task(self) -> Task:
         return self.stream.tasks[self.stage]
 
     @property
     def params(self) -> dict[str, Tensor]:
-        """Named views of the vector; writing into them writes the learner."""
+        """Named views of the vector; writing into them changes the learner's weights."""
         return self.networks.layout(self.vector)
 
     def layout(self, vector: Tensor) -> dict[str, Tensor]:
-        """Named views of any vector of parameters (`free`, an importance)."""
+        """Return named views of any vector of parameters (`free`, an importance)."""
         return self.networks.layout(vector)
 
     @property
@@ -103,34 +101,34 @@ class RunLearner:
         return self.seen & ~self.new
 
     def open_classes(self, stage: int) -> None:
-        """Enter a task: its new columns open, everything except unopened columns may move."""
+        """Enter a task and open its new columns; all but unopened columns become trainable."""
         self.enter(stage)
         self.free = self.networks.free(self.seen).to(self.device, copy=True)
 
     def enter(self, stage: int) -> None:
-        """Enter a task without a word on what may move: for a learner that copies another."""
+        """Enter a task without changing `free`: for a learner that copies another one."""
         self.stage = stage
         self.guard = MethodView(self.stream, stage, reads=self.reads, ledger=self.ledger)
         self.opened = torch.where(self.stream.opening <= stage, self.stream.opening, -1)
 
     def snapshot(self) -> dict[str, Any]:
-        """A frozen copy of the weights, for `net.frozen`."""
+        """Return a copy of the weights and buffers, for `net.frozen`."""
         return {
             "vector": self.vector.clone(),
             "buffers": {k: v.clone() for k, v in self.buffers.items()},
         }
 
     def net(self) -> Net:
-        """The networks in eval mode with the present weights."""
+        """Return the networks in eval mode with the current weights."""
         return FunctionalNet(self.networks, self.vector, self.buffers, training=False)
 
     def class_weights(self) -> Tensor:
-        """[C, d] rows of the last layer."""
+        """Return the rows [C, d] of the last layer."""
         return self.params[self.networks.class_rows[0]].detach().cpu()
 
-    # -- the only door to data -------------------------------------------------------------------
+    # -- access to data --------------------------------------------------------------------------
     def items(self, rows: Tensor | None = None, stages: Tensor | None = None) -> TrainingRows:
-        """Checked (row, stage) pairs with the labels that were visible at their stage."""
+        """Return checked (row, stage) pairs with the labels visible in their stage."""
         if self.guard is not None and stages is None and (rows is None or rows is self.task.train):
             self.guard.allow_task()
             return task_rows(self.stream, self.stage)
@@ -155,9 +153,9 @@ class RunLearner:
         return TrainingRows(rows, stages, y, torch.ones(len(rows)), slot)
 
     def complete_items(self, rows: Tensor, stages: Tensor) -> TrainingRows:
-        """Every row once, as of its latest task, with all its labels opened so far."""
+        """Return every row once, as of its latest task, with all its labels opened so far."""
         if self.reads != "past":
-            raise AccessError('labels that a task hid need reads = "past"')
+            raise AccessError('labels hidden by a task can be read only with reads = "past"')
         order = stages.argsort(descending=True, stable=True)  # the latest first
         rows, stages = rows[order], stages[order]
         distinct, group = rows.unique(return_inverse=True)
@@ -170,20 +168,20 @@ class RunLearner:
         return items._replace(y=move_hidden_last(y, shown))
 
     def labels(self, rows: Tensor) -> Tensor:
-        """[n, L] labels of rows of the current task among the classes that it shows, as columns."""
+        """Return the labels [n, L] of rows of the current task, as columns of its classes."""
         items = self.items(rows)
         y = items.y.clone()  # items of a whole task are shared
         own = self.stream.visible[items.stages[:, None], y.clamp(min=0)] & (y >= 0)
         return move_hidden_last(y, own)
 
     def batch(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Batch:
-        """Inputs and visible labels; without arguments, the current task's training rows."""
+        """Return inputs and visible labels; by default of the current task's training rows."""
         batch = self.collate(self.items(rows, stages))
         # items of a whole task are shared between runs, but a batch is the caller's own
         return batch._replace(y=batch.y.clone(), stage=batch.stage.clone())
 
     def collate(self, items: TrainingRows, *, inputs: bool = True) -> Batch:
-        """The batch of some items; without `inputs`, all of it but those."""
+        """Build the batch of some items; without `inputs`, everything but the inputs."""
         device = self.device
         opened, stage = self.opened.to(device), items.stages.to(device)
         table = competing_classes(self.scope, opened, self.stream.visible.to(device), self.stage)
@@ -199,18 +197,18 @@ class RunLearner:
         )  # fmt: skip
 
     def _need_inputs(self, items: TrainingRows) -> None:
-        """Where exemplars are latents, the inputs of earlier tasks are gone."""
+        """Refuse to read inputs of earlier tasks if exemplars are stored as latents."""
         if "latent" in self.values and bool((items.stages < self.stage).any()):
-            raise AccessError("rows of earlier tasks are kept as latents, their inputs are gone")
+            raise AccessError("rows of earlier tasks are stored as latents: their inputs are gone")
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of one pass on the host: fewer where samples are large."""
+        """Number of rows per pass on the host: fewer if samples are large."""
         sample = max(1, math.prod(self.stream.data.sample_shape))
         return max(16, min(EVAL_ROWS, EVAL_ENTRIES // sample))
 
     def outputs(self, rows: Tensor, stages: Tensor | None = None) -> Output:
-        """Features and logits of some rows in eval mode, on the CPU."""
+        """Return features and logits of some rows in eval mode, on the CPU."""
         items = self.items(rows, stages)
         self._need_inputs(items)
         weights = Weights(self.vector, self.buffers)
@@ -219,7 +217,7 @@ class RunLearner:
         where = [slice(start, start + size) for start in range(0, len(rows), size)]
         ranks = distributed.current_ranks()
         ranks = ranks if ranks is not None and len(where) >= ranks.world else None
-        mine = where if ranks is None else ranks.deal(where)
+        mine = where if ranks is None else ranks.shard(where)
         for _, x in self.feed.chunks(items.rows, items.stages, mine):
             parts.append(eval_outputs(self.networks, weights, "net", x))
         if ranks is not None:
@@ -240,13 +238,13 @@ class RunLearner:
         labels: Tensor | None = None,
         batch_statistics: bool = False,
     ) -> Tensor:
-        """Mean over groups of rows of ``transform(d term(net, batch) / d vector)``.
+        """Average ``transform(d term(net, batch) / d vector)`` over groups of rows.
 
-        `group` is the number of rows per gradient, 1 for per-sample gradients, ``"full"`` for one
+        `group` is the number of rows per gradient: 1 for per-sample gradients, ``"full"`` for one
         gradient of the whole set. `labels` [n] or [n, L] replaces the visible labels. The pass is
-        in eval mode; with `batch_statistics` BatchNorm uses each group's own statistics, and still
-        moves none. `term` must not depend on anything but its arguments and the method, because
-        runs with equal methods share one mapped pass.
+        in eval mode; with `batch_statistics` BatchNorm uses each group's own statistics, without
+        updating the running ones. `term` must depend on nothing but its arguments and the method,
+        because runs with equal methods share one mapped pass.
         """
         items = self.items(rows, stages)
         if labels is not None:
@@ -259,18 +257,18 @@ class RunLearner:
         total, groups = torch.zeros_like(self.vector), -(-len(items.rows) // size)
         per_pass = max(1, self.rows_at_once // size)
         starts, ranks = range(0, groups, per_pass), distributed.current_ranks()
-        for start in starts if ranks is None else ranks.deal(starts):
-            batch = self.grouped(items, size, start, min(start + per_pass, groups))
+        for start in starts if ranks is None else ranks.shard(starts):
+            batch = self.group_batch(items, size, start, min(start + per_pass, groups))
             share = batch.w.shape[0] / groups
             total += share * average_gradient(
                 self.networks, weights, batch, term, transform, batch_statistics
             )
         if ranks is not None:
             ranks.sum_(total)
-        return torch.where(self.free, total, 0.0)  # columns not opened yet matter to nobody
+        return torch.where(self.free, total, 0.0)  # unopened columns have no importance
 
-    def grouped(self, items: TrainingRows, size: int, start: int, stop: int) -> Batch:
-        """Groups `start` to `stop` of `size` rows: a Batch with leading axes [groups, size]."""
+    def group_batch(self, items: TrainingRows, size: int, start: int, stop: int) -> Batch:
+        """Build the groups `start` to `stop` of `size` rows: a Batch with axes [groups, size]."""
         place = torch.arange(start * size, stop * size)
         real = place < len(items.rows)
         place = place.clamp(max=len(items.rows) - 1)  # padding repeats a real row, weight 0
@@ -282,32 +280,31 @@ class RunLearner:
         key = keys.fold(batch.key, torch.arange(start, stop, device=self.device))
         return Batch._make([*shaped, *spread, key, (), NO_VALUES])
 
-    # -- what it takes ---------------------------------------------------------------------------
+    # -- memory use ------------------------------------------------------------------------------
     def memory_bytes(self) -> int:
-        """Bytes of the memory: exemplars with their values, and networks that stand for them."""
+        """Return the bytes of exemplars with their values, and of networks that count as memory."""
         return memory_nbytes(self)
 
     def latent_bytes(self) -> int:
-        """Bytes of the latents that exemplars are kept as."""
+        """Return the bytes of the latents stored as exemplars."""
         return nbytes(self.values.get("latent", ()))
 
     def generator_bytes(self) -> int:
-        """Bytes of networks that count as memory."""
+        """Return the bytes of networks that count as memory."""
         return generator_nbytes(self)
 
     def nbytes(self) -> dict[str, int]:
-        """Bytes of all that the learner holds, by kind."""
+        """Return the bytes of everything the learner holds, by kind."""
         return nbytes_by_kind(self)
 
 
-# ------------------------------------------------------------------------------------------------
-# Bytes of what a learner holds.
+# -- memory use in bytes ---------------------------------------------------------------------------
 
 
 def memory_nbytes(learner: RunLearner) -> int:
-    """Of the exemplars and of what is remembered with them; a latent stands for its x.
+    """Return the bytes of exemplars, of values stored with them, and of networks that count.
 
-    And of networks that stand for exemplars (`Network.counts`).
+    An exemplar is a sample, or its latent; networks that count as memory have `Network.counts`.
     """
     values = learner.values
     sample = 0 if "latent" in values else learner.stream.data.sample_bytes
@@ -315,7 +312,7 @@ def memory_nbytes(learner: RunLearner) -> int:
 
 
 def generator_nbytes(learner: RunLearner) -> int:
-    """Of networks that count as memory."""
+    """Return the bytes of networks that count as memory."""
     total = 0
     for name, settings in learner.networks.settings.items():
         if settings.counts:
@@ -326,11 +323,10 @@ def generator_nbytes(learner: RunLearner) -> int:
 
 
 def nbytes_by_kind(learner: RunLearner) -> dict[str, int]:
-    """Of everything.
+    """Return the bytes of everything, by kind.
 
-    ``parameters`` and ``buffers`` of the main network, ``networks``: further networks with
-    their buffers, method ``state``, ``optimizer``, and ``exemplars``: their samples, and
-    networks that count as memory.
+    Kinds: ``parameters`` and ``buffers`` of the main network; ``networks``: additional networks
+    with their buffers; ``state`` of the method; ``optimizer``; ``exemplars``: `memory_nbytes`.
     """
     networks, buffers = learner.networks, learner.buffers
     main = networks.main_size * learner.vector.element_size()

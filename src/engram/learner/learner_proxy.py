@@ -1,4 +1,4 @@
-"""The learner as a method sees it: what it may read, what it may write, and no way around."""
+"""`LearnerProxy`: what a method may read and write of its learner, enforced at run time."""
 
 from __future__ import annotations
 
@@ -16,26 +16,22 @@ from engram.memory.exemplars import Exemplars
 from engram.streams.stream import ROW_PARTS, Task
 from engram.streams.stream_outline import StreamOutline, refuse_attribute
 
-WRITABLE = ("vector", "buffers", "free", "state", "opt", "exemplars")  # to be read and written
+# Attributes of a learner by what a method may do with them.
+WRITABLE = ("vector", "buffers", "free", "state", "opt", "exemplars")  # read and assign
 READABLE = ("seed", "stage", "scope", "reads", "device", "task", "seen", "new", "known", "diverged",
          "params", "networks", "layout", "snapshot", "net", "class_weights", "nbytes")  # fmt: skip
-GUARDED = (
-    "labels",
-    "batch",
-    "outputs",
-    "average_gradient",
-)  # the ways to data, all of them guarded
-COPIED = ("opened", "stream")  # copies, made on request
-HIDDEN = ("feed", "guard", "ledger", "items", "complete_items", "collate", "grouped",
+GUARDED = ("labels", "batch", "outputs", "average_gradient")  # access to data, checked
+COPIED = ("opened", "stream")  # returned as copies
+HIDDEN = ("feed", "guard", "ledger", "items", "complete_items", "collate", "group_batch",
           "open_classes", "enter", "units", "latents")  # fmt: skip
 KNOWN = (*WRITABLE, *READABLE, *GUARDED, *COPIED)
 _PLAIN = frozenset((*WRITABLE, *READABLE))
 
 
 class LearnerProxy:
-    """What host verbs (and memory policies) get in place of the engine's Learner.
+    """The learner as host verbs and memory policies receive it, instead of a `RunLearner`.
 
-    Its public attributes are exactly those a method may use, so no name leads past the guard.
+    It has exactly the public attributes that a method may use, so none of them bypasses the guard.
     Exemplars are checked when they are assigned, before data is read, and when the verb returns.
 
     Examples
@@ -43,7 +39,7 @@ class LearnerProxy:
     >>> from engram.checks.toy_runs import make_runs, make_streams
     >>> from engram.engine.engine import Engine
     >>> from engram.methods import Finetune
-    >>> runs = runs_of(Finetune(), streams()[:1])
+    >>> runs = make_runs(Finetune(), make_streams()[:1])
     >>> learner = Engine(runs, device="cpu").learner(runs[0])
     >>> learner.open_classes(0)
     >>> with open_proxy(learner) as seen:
@@ -53,16 +49,16 @@ class LearnerProxy:
     engram.errors.Forbidden: learner.feed is not available to methods: inputs and visible labels ...
     """
 
-    __slots__ = ("_before", "_learner", "_sound")
+    __slots__ = ("_before", "_checked_versions", "_learner")
     _before: tuple[Tensor, Tensor]  # rows and stages of the memory when the verb began
     _learner: RunLearner
-    _sound: tuple[Any, ...]
+    _checked_versions: tuple[Any, ...]
 
     def __init__(self, learner: RunLearner) -> None:
         own = object.__setattr__
         own(self, "_learner", learner)
         own(self, "_before", tuple(part.clone() for part in learner.exemplars[:2]))
-        own(self, "_sound", _versions(learner.exemplars))
+        own(self, "_checked_versions", _versions(learner.exemplars))
 
     @property
     def opened(self) -> Tensor:
@@ -72,7 +68,7 @@ class LearnerProxy:
     @property
     def stream(self) -> StreamOutline:
         """The stream without its data."""
-        return StreamOutline.of(self._learner.stream).with_input_shape(
+        return StreamOutline.from_stream(self._learner.stream).with_input_shape(
             self._learner.feed.data.sample_shape
         )
 
@@ -80,7 +76,7 @@ class LearnerProxy:
         if name not in _PLAIN:
             if name not in GUARDED:
                 refuse_attribute("learner", name, HIDDEN, KNOWN)
-            self._look_at_exemplars()
+            self._check_exemplars()
         return getattr(self._learner, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -92,7 +88,7 @@ class LearnerProxy:
             )
         setattr(self._learner, name, value)
         if name == "exemplars":
-            self._look_at_exemplars()
+            self._check_exemplars()
 
     def __dir__(self) -> list[str]:
         return sorted(KNOWN)
@@ -100,20 +96,20 @@ class LearnerProxy:
     def __repr__(self) -> str:
         return f"LearnerProxy(task {self._learner.stage}, seed {self._learner.seed})"
 
-    def _look_at_exemplars(self) -> None:
-        """Refuse exemplars that are not what they were, unless it may keep them."""
-        one = self._learner
-        exemplars = one.exemplars
-        if self._sound == _versions(exemplars):
+    def _check_exemplars(self) -> None:
+        """Refuse changed exemplars that the method may not keep."""
+        learner = self._learner
+        exemplars = learner.exemplars
+        if self._checked_versions == _versions(exemplars):
             return
-        _check_form(exemplars, len(one.opened))
-        assert one.guard is not None  # a proxy is proxy_of within a task
-        one.guard.allow_kept(exemplars.rows, exemplars.stages, *self._before)
-        object.__setattr__(self, "_sound", _versions(exemplars))
+        _check_form(exemplars, len(learner.opened))
+        assert learner.guard is not None  # a proxy exists only within a task
+        learner.guard.allow_kept(exemplars.rows, exemplars.stages, *self._before)
+        object.__setattr__(self, "_checked_versions", _versions(exemplars))
 
 
 def _versions(exemplars: Any) -> tuple[Any, ...]:
-    """Changes whenever exemplars are replaced or written into."""
+    """Return a value that changes whenever exemplars are replaced or written into."""
     if not isinstance(exemplars, Exemplars):
         return (exemplars,)
     return tuple((id(part), _version(part)) for part in exemplars[:4])
@@ -138,14 +134,16 @@ def _check_form(exemplars: Any, classes: int) -> None:
 
 @contextmanager
 def open_proxy(learner: RunLearner) -> Iterator[LearnerProxy]:
-    """The proxy of a learner for the length of a verb; what the verb left is checked at its end."""
+    """Yield the proxy of a learner for the duration of a verb, and check the result at its end."""
     tasks = learner.stream.tasks
     before = _row_versions(tasks)
     proxy = LearnerProxy(learner)
     yield proxy
-    proxy._look_at_exemplars()
+    proxy._check_exemplars()
     if _row_versions(tasks) != before:
-        raise AccessError("the row numbers of a task were written into: work on a copy of them")
+        raise AccessError(
+            "the row numbers of a task were modified in place: work on a copy of them"
+        )
 
 
 def _row_versions(tasks: tuple[Task, ...]) -> list[int]:
@@ -153,14 +151,14 @@ def _row_versions(tasks: tuple[Task, ...]) -> list[int]:
 
 
 def call_verb(verb: Callable[..., Any], learner: RunLearner, *more: Any) -> None:
-    """``method.start``, ``method.between`` or ``method.finish`` for one learner."""
+    """Call ``method.start``, ``method.between`` or ``method.finish`` for one learner."""
     shape = learner.vector.shape
-    with open_proxy(learner) as seen:
-        found = verb(seen, learner.task, *more)
+    with open_proxy(learner) as proxy:
+        returned = verb(proxy, learner.task, *more)
     name = f"{type(getattr(verb, '__self__', None)).__name__}.{verb.__name__}"
-    if found is not None:
+    if returned is not None:
         edits = "it edits the learner: learner.state = {...} keeps tensors"
-        raise bad(name, f"nothing to be returned, because {edits}", found)
+        raise bad(name, f"nothing to be returned, because {edits}", returned)
     _check_result(name, learner, shape)
 
 

@@ -1,5 +1,5 @@
-"""`Net`, what a method's loss calls: networks with one run's weights, further networks, cached
-teacher outputs, and passes split over ranks.
+"""`Net`, the networks as a method's loss calls them, with its functional form `FunctionalNet`,
+cached teacher outputs, and forward passes split over ranks.
 """
 
 from __future__ import annotations
@@ -21,35 +21,33 @@ from engram.learner.tensor_tree import tree_map
 from engram.models.forward_pass import Output, Share, forward_context, share_context
 from engram.models.functional_call import call_with_weights
 
-MAX_REUSED_ANSWERS = (
-    3  # how many a net remembers: a batch of the task, and two draws from the memory
-)
+MAX_REUSED_OUTPUTS = 3  # enough for a batch of the task and two draws from the memory
 Snapshot = Mapping[str, Any]  # {"vector": Tensor, "buffers": {name: Tensor}}
 
 
 class Net:
-    """Call it on inputs; reach other networks with `at`; old weights with `frozen`.
+    """The networks with the weights of one run: call it on inputs; see `at`, `frozen`, `detached`.
 
-    `vector` holds the same numbers as the networks' weights, but penalties written on it are
-    differentiated apart from the data terms: the gradient given to ``Method.step`` leaves them out.
+    `vector` has the same values as the networks' weights, but penalties computed from it are
+    differentiated separately: the gradient passed to ``Method.step`` excludes them.
     """
 
     networks: Networks
     main: str = "net"
-    _trains = False  # whether this is the pass that ranks share out
-    phase: str = "task"  # the name of the phase that trains
-    kept: TeacherCache | None = None  # where a batch stays the same from step to step
+    _trains = False  # whether ranks split this forward pass
+    phase: str = "task"  # name of the current training phase
+    teacher_cache: TeacherCache | None = None  # if the batch is the same in every step
 
     def __init__(
         self, networks: Networks, key: keys.Key | None, real: tuple[Tensor, ...] = ()
     ) -> None:
         self.networks = networks
         self._key = key
-        self._real = real  # row weights none of which is 0: a pass with them is a plain one
+        self._real = real  # row weights without zeros: a pass needs no masking
         self._calls = 0
-        self._answers: list[tuple[Tensor, Output]] = []  # to the last few inputs
+        self._outputs: list[tuple[Tensor, Output]] = []  # for the last few inputs
 
-    # -- what subclasses bring -----------------------------------------------------------------
+    # -- implemented by subclasses -------------------------------------------------------------
     @property
     def vector(self) -> Tensor:
         raise NotImplementedError
@@ -59,21 +57,22 @@ class Net:
         raise NotImplementedError
 
     def statistics(self) -> dict[str, Tensor]:
-        """The present buffers."""
+        """Return the current buffers."""
         raise NotImplementedError
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         raise NotImplementedError
 
-    # -- what methods call ---------------------------------------------------------------------
+    # -- for methods ---------------------------------------------------------------------------
     def at(self, path: str, w: Tensor | None = None) -> Callable[..., Any]:
-        """Any method of any network: ``net.at("generator.sample")(noise)``.
+        """Return a function that calls any method of any network.
 
-        Rows where `w` is 0 are left out of batch statistics.
+        For example ``net.at("generator.sample")(noise)``. Rows where `w` is 0 are excluded from
+        batch statistics.
         """
         weights = None if w is None or self.unpadded(w) else w
 
-        def answer(*args: Any) -> Any:
+        def call(*args: Any) -> Any:
             self._calls += 1
             key, own_noise = None, bool(self.networks.unmappable)
             if self._key is not None and (self.networks.draws or own_noise):
@@ -81,10 +80,12 @@ class Net:
             with forward_context(weights, key), _seed_torch(key if own_noise else None):
                 return self._run(path, args)
 
-        return answer if distributed.current_ranks() is None else partial(self._shared, path, w)
+        return (
+            call if distributed.current_ranks() is None else partial(self._call_on_ranks, path, w)
+        )
 
-    def _shared(self, path: str, w: Tensor | None, *args: Any) -> Any:
-        """The answer of `at` where several ranks compute it."""
+    def _call_on_ranks(self, path: str, w: Tensor | None, *args: Any) -> Any:
+        """Do the same as `at` on several ranks."""
         ranks = distributed.current_ranks()
         if ranks is None or not self._trains:
             with distributed.without_ranks():
@@ -105,116 +106,116 @@ class Net:
             return run_repeated(ranks, lambda *whole: self._run(path, whole), args)
 
     def __call__(self, x: Tensor, w: Tensor | None = None, want: tuple[str, ...] = ()) -> Output:
-        """Features and logits; `want` names submodules whose outputs come back as layers.
+        """Return features and logits; `want` names submodules whose outputs to return as layers.
 
-        Rows where `w` is 0 are left out of batch statistics, whoever trains beside this run. A
-        second call on the very same tensor returns the first answer, so that joined methods share
-        one forward pass; the weights of the first call count then.
+        Rows where `w` is 0 are excluded from batch statistics. A second call with the same tensor
+        object returns the output of the first one, so that joined methods share a forward pass; `w`
+        of the second call is then ignored.
         """
-        for seen, answer in self._answers:
-            if seen is x and all(name in answer.layers for name in want):
-                return answer
+        for known_x, known in self._outputs:
+            if known_x is x and all(name in known.layers for name in want):
+                return known
         if not want:
             output: Output = self.at(self.main, w)(x)
         else:
             output = self._with_layers(x, w, want)
-        self._answers = [(x, output), *self._answers[: MAX_REUSED_ANSWERS - 1]]
+        self._outputs = [(x, output), *self._outputs[: MAX_REUSED_OUTPUTS - 1]]
         return output
 
     def _with_layers(self, x: Tensor, w: Tensor | None, want: tuple[str, ...]) -> Output:
-        with _capture_layers(self._skeleton(), want) as got:
+        with _capture_layers(self._skeleton(), want) as layers:
             output: Output = self.at(self.main, w)(x)
         ranks = distributed.current_ranks()
         if self._trains and ranks is not None and can_split(ranks, (x,)):
-            got = gather_answers(ranks, got, ranks.share(len(x)), len(x))
-        return output._replace(layers=got)
+            layers = gather_outputs(ranks, layers, ranks.row_slice(len(x)), len(x))
+        return output._replace(layers=layers)
 
     def _skeleton(self) -> torch.nn.Module:
         return self.networks.train
 
     def unpadded(self, w: Tensor) -> bool:
-        """Whether all rows of these weights are known to count: a pass can do without them."""
-        return any(w is one for one in self._real)
+        """Whether none of these row weights is 0, so that a pass needs no masking."""
+        return any(w is known for known in self._real)
 
     def task(self, batch: Batch) -> Tensor:
-        """The training objective (cross-entropy, class-balanced, binary) on the main network."""
+        """Compute the training objective (see `engram.learner.objectives`) of the main network."""
         return self.networks.objective(self(batch.x, batch.w).logits, batch)
 
     def frozen(self, snapshot: Snapshot, path: str | None = None) -> Callable[..., Any]:
-        """The networks with older weights, in eval mode, without gradient.
+        """Return the networks with older weights, in eval mode, without gradient.
 
-        ``net.frozen(snapshot)(x, want=names)`` has outputs of submodules as layers, too.
+        ``net.frozen(snapshot)(x, want=names)`` also returns outputs of submodules as layers.
         """
 
-        def make(*args: Any, want: tuple[str, ...] = ()) -> Any:
+        def evaluate(*args: Any, want: tuple[str, ...] = ()) -> Any:
             weights = {**self.networks.layout(snapshot["vector"]), **snapshot["buffers"]}
-            return self._judged(path or self.main, weights, args, want)
+            return self._evaluate(path or self.main, weights, args, want)
 
-        def answer(*args: Any, want: tuple[str, ...] = ()) -> Any:
-            if self.kept is None or path is not None or want:
-                return make(*args, want=want)
-            return self.kept.of(snapshot, args, lambda: make(*args))
+        def call(*args: Any, want: tuple[str, ...] = ()) -> Any:
+            if self.teacher_cache is None or path is not None or want:
+                return evaluate(*args, want=want)
+            return self.teacher_cache.get(snapshot, args, lambda: evaluate(*args))
 
-        return answer
+        return call
 
-    def _judged(
+    def _evaluate(
         self, path: str, weights: dict[str, Tensor], args: tuple[Any, ...], want: tuple[str, ...]
     ) -> Any:
-        """A pass in eval mode, without gradient."""
+        """Run a forward pass in eval mode, without gradient."""
 
         def forward(x: Any, *rest: Any) -> Any:
             return call_with_weights(
                 self.networks.eval, weights, (path, x, *rest), self.networks.ties
             )
 
-        if want:  # each rank makes the whole of it
+        if want:  # each rank computes all rows
             with torch.no_grad(), forward_context(None, None):
-                with _capture_layers(self.networks.eval, want) as got:
-                    answer = forward(*args)
-                return answer._replace(layers=got)
+                with _capture_layers(self.networks.eval, want) as layers:
+                    output = forward(*args)
+                return output._replace(layers=layers)
         ranks = distributed.current_ranks() if self._trains and path == self.main else None
         with torch.no_grad(), forward_context(None, None):
             if ranks is not None and can_split(ranks, args):
                 return run_split(ranks, lambda x, _: forward(x), args[0], None)
             return forward(*args)
 
-    def still(self, path: str | None = None) -> Callable[..., Any]:
-        """The networks with the present weights, in eval mode, without gradient: as `frozen`."""
+    def detached(self, path: str | None = None) -> Callable[..., Any]:
+        """Return the networks with the current weights, in eval mode, without gradient."""
 
-        def answer(*args: Any, want: tuple[str, ...] = ()) -> Any:
+        def call(*args: Any, want: tuple[str, ...] = ()) -> Any:
             weights = {**self.params, **self.statistics()}
-            return self._judged(path or self.main, weights, args, want)
+            return self._evaluate(path or self.main, weights, args, want)
 
-        return answer
+        return call
 
 
 @contextmanager
 def _capture_layers(
     skeleton: torch.nn.Module, want: tuple[str, ...]
 ) -> Iterator[dict[str, Tensor]]:
-    """What submodules answer while this lasts, by their names, such as ``net.backbone``."""
-    got: dict[str, Tensor] = {}
+    """Capture the outputs of submodules by name, such as ``net.backbone``."""
+    outputs: dict[str, Tensor] = {}
     modules = dict(skeleton.named_modules())
     if missing := [name for name in want if name not in modules]:
         raise unknown("want", missing[0], [name for name in modules if name])
     hooks = [
         modules[name].register_forward_hook(
-            lambda _m, _i, out, name=name: got.__setitem__(name, out)
+            lambda _m, _i, out, name=name: outputs.__setitem__(name, out)
         )
         for name in want
     ]
     try:
-        yield got
+        yield outputs
     finally:
         for hook in hooks:
             hook.remove()
-    if silent := [name for name in want if name not in got]:
-        raise bad("want", "submodules that the forward pass calls", silent[0])
+    if unused := [name for name in want if name not in outputs]:
+        raise bad("want", "submodules that the forward pass calls", unused[0])
 
 
 @contextmanager
 def _seed_torch(key: keys.Key | None) -> Iterator[None]:
-    """Let layers that know torch's generator only draw what the key decides; it stays as it was."""
+    """Seed torch's global generator by a key for layers that draw from it, and restore it after."""
     if key is None:
         yield
         return
@@ -228,7 +229,7 @@ def _seed_torch(key: keys.Key | None) -> Iterator[None]:
 
 
 class FunctionalNet(Net):
-    """Weights as arguments: maps over runs, and serves every pass on the host."""
+    """The networks with weights as arguments: can be mapped over runs; also used on the host."""
 
     def __init__(
         self,
@@ -240,27 +241,27 @@ class FunctionalNet(Net):
         key: keys.Key | None = None,
         real: tuple[Tensor, ...] = (),
         training: bool = True,
-        still: tuple[TrainableSlices, Tensor] | None = None,
+        partial: tuple[TrainableSlices, Tensor] | None = None,
     ) -> None:
-        """With `still` (what moves, and a whole vector) `vector` is the part that moves."""
+        """With `partial` (trainable slices, whole vector), `vector` is the trainable part only."""
         super().__init__(networks, key, real)
         self.buffers = dict(buffers)
         self._penalty = vector if penalty is None else penalty
         self._params: Mapping[str, Tensor]
-        if still is None:
+        if partial is None:
             self._params = networks.layout(vector)
         else:
-            self._params = still[0].views(still[1], vector)
-        self._still, self._part = still, vector
+            self._params = partial[0].views(partial[1], vector)
+        self._partial, self._part = partial, vector
         self._training = training
-        self.touched = False  # whether the loss wrote a penalty on `vector`
+        self.touched = False  # whether the loss read `vector`, for a penalty
 
     @property
     def vector(self) -> Tensor:
         self.touched = True
-        if self._still is not None:  # made when it is asked for: few losses do
-            moving, whole = self._still
-            return moving.whole(whole, self._part)
+        if self._partial is not None:  # made on demand: few losses need it
+            trainable, whole = self._partial
+            return trainable.fill_in(whole, self._part)
         return self._penalty
 
     @property
@@ -274,34 +275,33 @@ class FunctionalNet(Net):
         return self.networks.train if self._training else self.networks.eval
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
-        # one dict: functional_call writes replaced buffers into it, a tuple would lose them
+        # a single dict, because functional_call writes updated buffers into it
         weights = {**self._params, **self.buffers}
-        answer = call_with_weights(self._skeleton(), weights, (path, *args), self.networks.ties)
+        output = call_with_weights(self._skeleton(), weights, (path, *args), self.networks.ties)
         self.buffers = {k: weights[k] for k in self.buffers}
-        return answer
+        return output
 
 
-# ------------------------------------------------------------------------------------------------
-# Answers of older networks to a batch that stays the same from step to step: made once.
+# -- caching teacher outputs -----------------------------------------------------------------------
 
 
 class TeacherCache:
-    """Hands out what networks with older weights answered to the inputs of a batch.
+    """Outputs of networks with older weights for a batch that is the same in every step.
 
-    A loss is pure and `state` stays as it is, so it asks the same networks in every step, in the
-    same sequence. Where nothing is `known` yet, answers are made and collected in `made`.
+    A loss is pure and `state` does not change, so it calls the same networks in every step, in the
+    same order. If no outputs are `known` yet, they are computed and collected in `made`.
 
     Examples
     --------
     >>> import torch
     >>> x, state = torch.ones(2), {"teacher": {"vector": torch.zeros(3)}}
     >>> first = TeacherCache(x, state)
-    >>> first.of(state["teacher"], (x,), lambda: "made"), first.made
+    >>> first.get(state["teacher"], (x,), lambda: "made"), first.made
     ('made', ['made'])
-    >>> again = TeacherCache(x, state, known=("kept",))
-    >>> again.of(state["teacher"], (x,), lambda: "made")
-    'kept'
-    >>> again.of(state["teacher"], (x + 1,), lambda: "other inputs")
+    >>> again = TeacherCache(x, state, known=("cached",))
+    >>> again.get(state["teacher"], (x,), lambda: "made")
+    'cached'
+    >>> again.get(state["teacher"], (x + 1,), lambda: "other inputs")
     'other inputs'
     """
 
@@ -310,10 +310,10 @@ class TeacherCache:
         self._x, self._snapshots, self._known = x, list(_iterate_dicts(state)), iter(known)
         self._knows = bool(known)
 
-    def of(self, snapshot: Any, args: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """The answer of a snapshot that lies in the state to the batch's own inputs, or another."""
+    def get(self, snapshot: Any, args: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """Return the output of a snapshot for `args`; cached for the inputs of the batch."""
         same = len(args) == 1 and args[0] is self._x
-        if not same or all(snapshot is not one for one in self._snapshots):
+        if not same or all(snapshot is not known for known in self._snapshots):
             return make()
         if self._knows:
             return next(self._known)
@@ -322,7 +322,7 @@ class TeacherCache:
 
 
 def _iterate_dicts(tree: Any) -> Iterator[Any]:
-    """All dicts of a tree."""
+    """Iterate over all dicts of a tree."""
     if isinstance(tree, Mapping):
         yield tree
     for part in tree.values() if isinstance(tree, Mapping) else tree:
@@ -330,35 +330,31 @@ def _iterate_dicts(tree: Any) -> Iterator[Any]:
             yield from _iterate_dicts(part)
 
 
-# ------------------------------------------------------------------------------------------------
-# A forward pass of which every rank computes its share of the rows.
-#
-# A loss may be any function of a network's answers: means with denominators of their own, margins,
-# projections. So it is not the loss that is shared out but the pass: each rank puts its rows
-# through the network, all ranks get all answers, and each computes the whole loss from them. On the
-# way back a rank follows its own rows only, and the sum of all ranks' gradients is that of one
-# process.
+# -- splitting a forward pass over ranks -----------------------------------------------------------
+# A loss may be any function of a network's outputs (means with their own denominators, margins,
+# projections), so it is the forward pass that is split, not the loss: each rank computes its rows,
+# all ranks gather all outputs, and each computes the whole loss. In the backward pass a rank
+# follows its own rows only; the gradients of all ranks add up to that of a single process.
 
-
-ForwardPass = Callable[[Tensor, Tensor | None], Any]  # from inputs and row weights to answers
+ForwardPass = Callable[[Tensor, Tensor | None], Any]  # from inputs and row weights to outputs
 
 
 def run_split(ranks: Ranks, forward: ForwardPass, x: Tensor, w: Tensor | None) -> Any:
-    """Answers to all rows of `x`, each row computed by one rank."""
-    rows, where = len(x), ranks.share(len(x))
+    """Return outputs for all rows of `x`, each row computed by one rank."""
+    rows, where = len(x), ranks.row_slice(len(x))
     own = _Scatter.apply(x, ranks, where)  # type: ignore[no-untyped-call]
     with share_context(Share(ranks, where.start, where.stop - where.start, rows)):
-        found = forward(own, None if w is None else w[where])
-    return gather_answers(ranks, found, where, rows)
+        outputs = forward(own, None if w is None else w[where])
+    return gather_outputs(ranks, outputs, where, rows)
 
 
-def gather_answers(ranks: Ranks, found: Any, where: slice, rows: int) -> Any:
-    """The answers of all ranks, in place of those of one."""
-    return tree_map(lambda leaf: _Gather.apply(leaf, ranks, where, rows), found)  # type: ignore[no-untyped-call]
+def gather_outputs(ranks: Ranks, outputs: Any, where: slice, rows: int) -> Any:
+    """Gather the outputs of all ranks, given those of this rank."""
+    return tree_map(lambda leaf: _Gather.apply(leaf, ranks, where, rows), outputs)  # type: ignore[no-untyped-call]
 
 
 def can_split(ranks: Ranks | None, args: tuple[Any, ...]) -> bool:
-    """Whether a pass can be shared out: one batch, with a row for every rank."""
+    """Whether a pass can be split: a single batch, with at least one row for every rank."""
     return (
         ranks is not None
         and len(args) == 1
@@ -369,20 +365,20 @@ def can_split(ranks: Ranks | None, args: tuple[Any, ...]) -> bool:
 
 
 def run_repeated(ranks: Ranks, forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """A pass that every rank computes as a whole; weights get one share of its gradient each."""
-    whole = tuple(scale_gradient(one, float(ranks.world)) for one in args)
+    """Run a pass as a whole on every rank; its gradient is divided between them."""
+    whole = tuple(scale_gradient(arg, float(ranks.world)) for arg in args)
     return tree_map(lambda leaf: scale_gradient(leaf, 1 / ranks.world), forward(*whole))
 
 
 def scale_gradient(value: Any, factor: float) -> Any:
-    """The same value, whose gradient is multiplied by a factor."""
+    """Return the same value with its gradient multiplied by a factor."""
     if not isinstance(value, Tensor) or not value.requires_grad:
         return value
     return _ScaleGradient.apply(value, factor)  # type: ignore[no-untyped-call]
 
 
 class _Scatter(torch.autograd.Function):
-    """One rank's rows; the gradient of all rows is what all ranks found."""
+    """Select one rank's rows; the gradient of all rows is gathered from all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks, where: slice) -> Tensor:
@@ -391,16 +387,16 @@ class _Scatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return ctx.ranks.joined(grad, ctx.where, ctx.rows), None, None
+        return ctx.ranks.gather_rows(grad, ctx.where, ctx.rows), None, None
 
 
 class _Gather(torch.autograd.Function):
-    """The rows of all ranks; a rank goes on with the gradient of its own."""
+    """Gather the rows of all ranks; the gradient of a rank is that of its own rows."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, ranks: Ranks, where: slice, rows: int) -> Tensor:
         ctx.where = where
-        return ranks.joined(own, where, rows)
+        return ranks.gather_rows(own, where, rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:

@@ -1,5 +1,5 @@
-"""The training objectives (cross-entropy, class-balanced, binary) and the scopes that say which
-classes compete.
+"""Training objectives (cross-entropy, class-balanced, binary), and training scopes: which classes
+compete for a row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def class_balanced(logits: Tensor, batch: Batch) -> Tensor:
-    """Cross-entropy with every class of the batch counting equally."""
+    """Cross-entropy in which all classes of the batch have equal weight."""
     return balanced_ce(logits, batch.target, batch.open, batch.w)
 
 
@@ -37,19 +37,17 @@ OBJECTIVES: dict[str, Callable[[Tensor, Batch], Tensor]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------
-# Which classes compete in training for a row.
+# -- training scopes -------------------------------------------------------------------------------
 
-
-SCOPES = ("seen", "own", "then", "current", "all")
+SCOPES = ("seen", "own", "at_time", "current", "all")
 
 
 def competing_classes(scope: str, opened: Tensor, visible: Tensor, now: int) -> Tensor:
-    """[T, C] the classes that compete in training for a row of each task.
+    """Return the mask [T, C] of the classes that compete in training for a row of each task.
 
-    ``seen`` all opened classes, ``own`` the classes of the row's task, ``then`` those open at the
-    row's task, ``current`` the task's own classes for rows of the current task and all opened ones
-    for memory rows, ``all`` every column.
+    Scopes: ``seen``: all classes opened so far; ``own``: the classes of the row's task;
+    ``at_time``: the classes open at the time of the row's task; ``current``: the task's own classes
+    for rows of the current task, and all opened ones for memory rows; ``all``: every output column.
     """
     check_choice("scope", scope, SCOPES)
     seen = (opened >= 0).expand_as(visible)
@@ -58,7 +56,7 @@ def competing_classes(scope: str, opened: Tensor, visible: Tensor, now: int) -> 
         return seen
     if scope == "own":
         return visible
-    if scope == "then":
+    if scope == "at_time":
         return seen & (opened <= stages)
     if scope == "current":
         return torch.where(stages == now, visible, seen)

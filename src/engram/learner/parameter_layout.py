@@ -1,5 +1,5 @@
-"""One run's parameters as one vector with named slices, the skeletons of its networks, and the
-slices that are trainable.
+"""The parameters of a run as one vector: their layout, the networks that share a structure, the
+additional networks of a method, and the slices that are trainable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engram.models.layers import Dropout
 
 
 class Layout:
-    """Names, shapes and places of the parameters inside the vector.
+    """Names, shapes and positions of the parameters inside the vector.
 
     Examples
     --------
@@ -43,16 +43,17 @@ class Layout:
         return sum(self.sizes)
 
     def __call__(self, vector: Tensor) -> dict[str, Tensor]:
-        """Named views of a vector [P]; writing into them writes the vector."""
+        """Return named views of a vector [P]; writing into them writes the vector."""
         parts = vector.split(self.sizes)
         return {k: v.view(s) for (k, s), v in zip(self.shapes.items(), parts, strict=True)}
 
     def flatten(self, parts: Iterable[Tensor]) -> Tensor:
+        """Concatenate parts, in the order of the layout, to a vector [P]."""
         return torch.cat([part.reshape(-1) for part in parts])
 
 
 class NetworkBundle(nn.Module):
-    """All networks of a learner; ``forward(path, *args)`` reaches any method of any of them."""
+    """All networks of a learner; ``forward(path, *args)`` calls any method of any of them."""
 
     def __init__(self, networks: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -60,27 +61,27 @@ class NetworkBundle(nn.Module):
             self.add_module(name, network)
         for path, layer in self.named_modules():
             if isinstance(layer, Dropout) and not path.startswith("net."):
-                layer.name = path  # those of the main network have their names
+                layer.name = path  # layers of the main network have names already
 
     def forward(self, path: str, *args: Any) -> Any:
         return attrgetter(path)(self)(*args)
 
 
 def _align(parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-    """Those whose size is a multiple of 4 first: all others would push them to odd addresses.
+    """Sort parameters whose size is a multiple of 4 to the front, so that they stay aligned.
 
-    Products and optimisers read four numbers at a time where an address allows it.
+    Matrix products and optimisers load four numbers at a time from aligned addresses.
     """
     odd = {name for name, p in parameters.items() if p.numel() % 4}
     return dict(sorted(parameters.items(), key=lambda pair: pair[0] in odd))
 
 
 class Networks:
-    """The shared skeletons of a group of runs: structure without weights.
+    """The networks of a group of runs as skeletons: structure without weights.
 
-    Train and eval mode sit on the module, so there is one skeleton for each; a frozen teacher can
-    then never update its statistics. Persistent buffers belong to a run; buffers registered with
-    ``persistent=False`` (an adjacency matrix, say) are constants of the structure.
+    Train and eval mode are attributes of a module, so there is one skeleton for each mode, and a
+    frozen teacher can never update its statistics. Persistent buffers belong to a run; buffers
+    registered with ``persistent=False`` (such as an adjacency matrix) are part of the structure.
     """
 
     def __init__(
@@ -89,13 +90,13 @@ class Networks:
         objective: str = "ce",
         settings: Mapping[str, NetworkSettings] | None = None,
     ) -> None:
-        self.settings = dict(settings or {})  # how further networks learn, where they say it
+        self.settings = dict(settings or {})  # learning settings of additional networks
         self.objective = OBJECTIVES[check_choice("loss", objective, OBJECTIVES)]
         self.train = NetworkBundle(networks).train()
-        # a pass brings its weights along, so the modules may share those that they came with
+        # every pass substitutes weights, so both skeletons may share their initial ones
         own_weights = {id(p): p for p in self.train.parameters()}
         self.eval = copy.deepcopy(self.train, own_weights).eval()
-        # whether a forward pass draws anything: keys cost time where nothing needs them
+        # whether a forward pass draws random numbers: creating keys takes time
         self.draws = any(isinstance(m, Dropout) and m.p > 0 for m in self.train.modules())
         own = _align(dict(self.train.named_parameters()))
         self.layout = Layout({name: p.shape for name, p in own.items()})
@@ -108,15 +109,15 @@ class Networks:
         self.main_buffers = [name for name in self.buffer_names if name.startswith("net.")]
         rows = getattr(networks["net"], "class_rows", ())
         self.class_rows = [f"net.{name}" for name in rows]
-        # axes of a sample as the main network wants them in memory; None: as they are
+        # memory order of a sample's axes that the main network prefers; None: as stored
         orders = (getattr(module, "sample_axes", None) for module in networks["net"].modules())
         self.sample_axes: tuple[int, ...] | None = next(filter(None, orders), None)
-        # whether images and 2d convolutions keep their channels last in memory, and whether layers
-        # are done at once by kernels of their own; see `to`
+        # whether images and 2d convolutions are in channels-last format, and whether layers are
+        # fused into custom kernels; see `to`
         self.channels_last = self.fused = False
         for skeleton in (self.train, self.eval):
             skeleton.requires_grad_(False)
-        # copies: a single run binds the skeleton to its own weights and leaves them there
+        # copies, since a single run binds the skeleton to its own weights
         buffers = dict(self.train.named_buffers())
         self._vector = self.layout.flatten(p.detach() for p in own.values())
         self._free: dict[bytes, Tensor] = {}
@@ -124,12 +125,12 @@ class Networks:
 
     @property
     def unmappable(self) -> tuple[str, ...]:
-        """Why runs cannot be mapped over one skeleton; nothing if they can."""
-        found = (getattr(one, "unmappable", ()) for one in self.train.children())
-        return tuple(reason for reasons in found for reason in reasons)
+        """Reasons why runs cannot be mapped over one skeleton; empty if they can."""
+        reasons = (getattr(network, "unmappable", ()) for network in self.train.children())
+        return tuple(reason for some in reasons for reason in some)
 
     def places(self, name: str) -> tuple[int, int]:
-        """Where the parameters of a network begin and end in the vector."""
+        """Return where the parameters of a network begin and end in the vector."""
         prefix, start, found = f"{name}.", 0, [0, 0]
         for path, size in zip(self.layout.shapes, self.layout.sizes, strict=True):
             if path.startswith(prefix):
@@ -139,7 +140,7 @@ class Networks:
 
     @property
     def splits(self) -> bool:
-        """Whether the main network is a root and a top."""
+        """Whether the main network consists of a root and a top."""
         return bool(getattr(self.train.get_submodule("net"), "splits", False))
 
     @cached_property
@@ -150,29 +151,29 @@ class Networks:
 
     @property
     def root_prefixes(self) -> tuple[str, ...]:
-        """What names of parameters and buffers of the main network's root begin with."""
+        """Prefixes of the names of parameters and buffers of the main network's root."""
         net: Any = self.train.get_submodule("net")
         return tuple(f"net.{prefix}" for prefix in net.root_prefixes)
 
     def initial(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weights and buffers the modules came with, whatever was trained since."""
+        """Return copies of the initial weights and buffers of the modules."""
         return self._vector.clone(), {k: v.clone() for k, v in self._buffers.items()}
 
     def with_weights_of(self, own: Networks) -> Networks:
-        """These skeletons for a run whose networks, `own`, begin with other weights."""
+        """Return the same skeletons with the initial weights of `own`."""
         twin = copy.copy(self)
         twin._vector, twin._buffers = own._vector, own._buffers
-        twin.__dict__.pop("start", None)  # of other weights
+        twin.__dict__.pop("start", None)  # cached for the other weights
         return twin
 
     @property
     def nbytes(self) -> int:
-        """About how much memory modules and weights take."""
-        return 2 * self._vector.nbytes  # of the skeletons, and what they came with
+        """Approximate memory use of modules and weights in bytes."""
+        return 2 * self._vector.nbytes  # the skeletons, and their initial weights
 
     @cached_property
     def start(self) -> bytes:
-        """A hash of what `initial` gives."""
+        """Hash of the initial weights and buffers."""
         digest = hashlib.sha256()
         for part in (self._vector, *self._buffers.values()):
             digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -180,7 +181,7 @@ class Networks:
 
     @cached_property
     def form(self) -> Any:
-        """What networks must share to be trained with one skeleton: all but the weights."""
+        """Key of the structure: networks with equal keys can share one skeleton."""
         return (
             structural_key((self.train, self.settings))
             if self.settings
@@ -188,9 +189,9 @@ class Networks:
         )
 
     def free(self, seen: Tensor) -> Tensor:
-        """[P] everything but the rows of classes not seen [C] yet; to be copied, not written."""
+        """Return the mask [P] of all but the rows of unseen classes [C]; do not modify it."""
         key = bytes(seen.numpy())
-        if key not in self._free:  # a thousand runs open the same columns, stage by stage
+        if key not in self._free:  # cached: many runs open the same columns
             free = torch.ones_like(self._vector, dtype=torch.bool)
             views, shut = self.layout(free), (~seen).to(free.device)
             for name in self.class_rows:
@@ -200,21 +201,22 @@ class Networks:
 
     @property
     def convolves(self) -> bool:
-        """Whether the main network has convolutions of images."""
+        """Whether the main network has 2d convolutions."""
         return any(isinstance(m, nn.Conv2d) for m in self.train.get_submodule("net").modules())
 
     @property
     def fusable(self) -> bool:
-        """Whether layers of the main network can be done at once (`models.conv_blocks`)."""
+        """Whether layers of the main network can be fused (`engram.models.conv_blocks`)."""
         return any(isinstance(m, ConvBlocks) for m in self.train.get_submodule("net").modules())
 
     def to(
         self, device: torch.device, dtype: torch.dtype, *, channels_last: bool = False,
         fused: bool = False,
     ) -> Networks:  # fmt: skip
-        """Move everything; `channels_last` is the order in which torch convolves fastest.
+        """Move everything to a device and dtype.
 
-        `fused` lets layers that can be done at once be done so (`fusable`).
+        `channels_last` selects the memory format in which torch convolves fastest, `fused` the
+        custom kernels of fusable layers.
         """
         self._free.clear()
         if channels_last and self.convolves and self.sample_axes is None:
@@ -233,21 +235,19 @@ class Networks:
         return self
 
 
-# ------------------------------------------------------------------------------------------------
-# A further network of a learner that learns in a way of its own.
-
+# -- additional networks of a method ---------------------------------------------------------------
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 
 
 @dataclass(frozen=True)
 class Network:
-    """A module with its own learning rate and optimiser, for `Method.networks`.
+    """A module with its own learning rate and optimiser, as returned by `Method.networks`.
 
     Parameters
     ----------
     lr
-        Learning rate where the schedule has not changed it; 0: the recipe's.
+        Initial learning rate; 0: the recipe's.
     optimizer
         ``sgd``, ``adam`` or ``adamw``; empty: the recipe's. Momentum, betas and decay are the
         recipe's.
@@ -256,8 +256,8 @@ class Network:
 
     Notes
     -----
-    A network that trains longer than the others has a phase of its own:
-    ``Phase(moves=("generator",), iterations=500)``.
+    A network that trains longer than the others needs its own phase:
+    ``Phase(trainable=("generator",), iterations=500)``.
 
     Examples
     --------
@@ -294,42 +294,41 @@ MethodNetworks = Mapping[str, nn.Module | Network]  # what `Method.networks` ret
 
 
 def network_modules(networks: MethodNetworks) -> dict[str, nn.Module]:
-    """The modules by name."""
+    """Return the modules by name."""
     return {k: v.module if isinstance(v, Network) else v for k, v in networks.items()}
 
 
 def network_settings(networks: MethodNetworks) -> dict[str, NetworkSettings]:
-    """How those learn that say it."""
+    """Return the settings of those networks that have any."""
     return {k: v.settings for k, v in networks.items() if isinstance(v, Network)}
 
 
-# ------------------------------------------------------------------------------------------------
-# Parameters that stand still for a while: vectors of all the others.
+# -- training some of the parameters ---------------------------------------------------------------
 
 
 class TrainableSlices:
-    """Which parameters of a layout may move at all; a part holds those, one after the other.
+    """The trainable parameters of a layout; a `part` is the vector of just these.
 
     Examples
     --------
     >>> layout = Layout({"root": torch.Size([2]), "top": torch.Size([3]), "odd": torch.Size([1])})
-    >>> moving, vector = TrainableSlices(layout, still={"root"}), torch.arange(6.0)
-    >>> part = moving.take(vector)
-    >>> part.tolist(), len(moving)
+    >>> trainable, vector = TrainableSlices(layout, frozen={"root"}), torch.arange(6.0)
+    >>> part = trainable.take(vector)
+    >>> part.tolist(), len(trainable)
     ([2.0, 3.0, 4.0, 5.0], 4)
-    >>> moving.put_(vector, -part)
+    >>> trainable.put_(vector, -part)
     >>> vector.tolist()
     [0.0, 1.0, -2.0, -3.0, -4.0, -5.0]
     """
 
-    def __init__(self, layout: Layout, still: Collection[str] = ()) -> None:
+    def __init__(self, layout: Layout, frozen: Collection[str] = ()) -> None:
         self.layout = layout
-        self.names = [name for name in layout.shapes if name not in still]
+        self.names = [name for name in layout.shapes if name not in frozen]
         self.own = Layout({name: layout.shapes[name] for name in self.names})
-        self.slices: list[slice] = []  # of the whole vector; neighbours are one slice
+        self.slices: list[slice] = []  # of the whole vector; adjacent parameters share a slice
         start = 0
         for name, size in zip(layout.shapes, layout.sizes, strict=True):
-            if name not in still:
+            if name not in frozen:
                 if self.slices and self.slices[-1].stop == start:
                     self.slices[-1] = slice(self.slices[-1].start, start + size)
                 else:
@@ -341,16 +340,16 @@ class TrainableSlices:
         return len(self.own)
 
     @property
-    def all(self) -> bool:
-        """Whether nothing stands still."""
+    def is_everything(self) -> bool:
+        """Whether nothing is frozen."""
         return len(self.own.shapes) == len(self.layout.shapes)
 
     def pieces(self, vector: Tensor) -> list[Tensor]:
-        """Views of a whole vector [..., P] that together hold what moves."""
+        """Return views of a whole vector [..., P] that cover the trainable entries."""
         return [vector[..., one] for one in self.slices]
 
     def take(self, vector: Tensor) -> Tensor:
-        """[..., M] a copy of the part of a whole vector [..., P] that moves."""
+        """Copy the trainable part [..., M] of a whole vector [..., P]."""
         return torch.cat(self.pieces(vector), -1)
 
     def put_(self, vector: Tensor, part: Tensor) -> None:
@@ -359,23 +358,23 @@ class TrainableSlices:
             place.copy_(piece)
 
     def views(self, vector: Tensor, part: Tensor) -> Mapping[str, Tensor]:
-        """Parameters by name, of a part [M] where they move, else of a whole vector [P]."""
+        """Return named parameters: trainable ones from a part [M], others from a vector [P]."""
         return {**self.layout(vector), **self.own(part)}
 
-    def whole(self, vector: Tensor, part: Tensor) -> Tensor:
-        """[P] a vector with a part [M] in its place; gradients reach the part.
+    def fill_in(self, vector: Tensor, part: Tensor) -> Tensor:
+        """Return the vector [P] with a part [M] filled in; gradients reach the part.
 
         Examples
         --------
         >>> layout = Layout({"a": torch.Size([1]), "b": torch.Size([2])})
-        >>> TrainableSlices(layout, still={"b"}).whole(torch.zeros(3), torch.ones(1)).tolist()
+        >>> TrainableSlices(layout, frozen={"b"}).fill_in(torch.zeros(3), torch.ones(1)).tolist()
         [1.0, 0.0, 0.0]
         """
         found = self.views(vector, part)
         return self.layout.flatten(found[name] for name in self.layout.shapes)
 
     def gradient(self, parts: Sequence[Tensor]) -> Tensor:
-        """[P] gradients of the parameters that move as one vector; 0 for the others."""
+        """Return gradients of the trainable parameters as one vector [P]; 0 for the others."""
         given = dict(zip(self.names, parts, strict=True))
         zeros = {k: parts[0].new_zeros(s) for k, s in self.layout.shapes.items() if k not in given}
         return self.layout.flatten((given | zeros)[name] for name in self.layout.shapes)

@@ -1,10 +1,10 @@
-"""When two Python objects compute the same: a key for each, equal only where that is certain.
+"""Hashable keys of Python objects that are equal only if both objects certainly compute the same.
 
-Runs may share a skeleton, a pass over the data or a whole beginning only if what they are made of
-is the same in every respect. Names, shapes and ``==`` do not say so: two networks of one class may
-differ in a slope, two functions of one code in what they close over, and a field may be left out
-of a comparison. So everything that can be looked into is compared, and what cannot is like nothing
-but itself.
+Runs may share networks, a pass over the data or their first tasks only if they are made of the same
+parts. Names, shapes and ``==`` do not guarantee this: two networks of one class may differ in a
+slope, two functions with the same code in their closures, and a dataclass may exclude a field from
+comparison. Therefore everything that can be inspected is compared, and anything else is equal only
+to itself.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 _PLAIN = (type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device,
           torch.memory_format, torch.layout)  # fmt: skip
-# of a module's attributes: told otherwise, or the number of a hook
+# attributes of a module that are compared separately; keys of hooks are arbitrary numbers
 _MODULE_FIELDS = frozenset(("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"))
 _NUMBERED = "_hooks"
-MAX_ENTRIES = 1 << 24  # entries of an array that are worth comparing
-_HEAP = 1 << 9  # flag of types that were made in Python
+MAX_ENTRIES = 1 << 24  # larger arrays are compared by identity
+_HEAP = 1 << 9  # flag of classes defined in Python
 
 
 class ByIdentity:
-    """An object by its identity; holds it, so that no other object can take its place.
+    """An object compared by identity; the reference keeps its id from being reused.
 
     Examples
     --------
@@ -43,23 +43,23 @@ class ByIdentity:
     (True, False)
     """
 
-    __slots__ = ("of",)
+    __slots__ = ("value",)
 
-    def __init__(self, of: Any) -> None:
-        self.of = of
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and self.of is other.of
+        return isinstance(other, ByIdentity) and self.value is other.value
 
     def __hash__(self) -> int:
-        return id(self.of)
+        return id(self.value)
 
 
 def structural_key(value: Any) -> Hashable:
-    """A key of anything; equal keys mean that both compute the same.
+    """Return a key of any object; equal keys mean that both objects compute the same.
 
-    Parameters of modules count by name, shape and type, as do buffers that belong to a run: the
-    weights may differ. Everything else counts by value.
+    Parameters and persistent buffers of modules are compared by name, shape and dtype: weights may
+    differ. Everything else is compared by value.
 
     Examples
     --------
@@ -77,15 +77,15 @@ def structural_key(value: Any) -> Hashable:
     """
     try:
         return _KeyWalk().at(value)
-    except RecursionError:  # too deep to be looked into
+    except RecursionError:  # nested too deeply to be inspected
         return ByIdentity(value)
 
 
 class _KeyWalk:
-    """One walk through an object; what is met again is known by when it was met first."""
+    """A traversal of an object; a part that occurs again is referred to by its first occurrence."""
 
     def __init__(self) -> None:
-        self._met: dict[int, tuple[int, Any]] = {}  # objects are kept, because ids are keys
+        self._met: dict[int, tuple[int, Any]] = {}  # holds the objects, since ids are keys
 
     def at(self, value: Any) -> Hashable:
         if isinstance(value, _PLAIN):
@@ -149,14 +149,14 @@ class _KeyWalk:
         return self.at(type(module)), tuple(tensors), inner, rest
 
     def _weight(self, value: Tensor | None) -> Hashable:
-        """A tensor whose numbers are a run's own; two names of one tensor are told."""
+        """Key of a tensor whose values belong to a run; shared tensors are recognised."""
         if value is None:
             return None
         place, _ = self._met.setdefault(id(value), (len(self._met), value))
         return place, tuple(value.shape), value.dtype
 
     def _class(self, kind: type) -> Hashable:
-        """A class by its place in a module; one made inside a function by all it holds."""
+        """Key of a class: its identity if importable, its contents if defined in a function."""
         if not _is_python_class(kind) or _is_importable(kind):
             return ByIdentity(kind)
         skipped = ("__dict__", "__weakref__", "__doc__", "__static_attributes__")
@@ -212,7 +212,7 @@ def _read_cell(cell: Any) -> Any:
 
 
 def object_attributes(owner: Any) -> Mapping[str, Any]:
-    """All values an object holds by name: the fields of a dataclass, and whatever else is set."""
+    """Return all attributes set on an object, slots and fields of a dataclass included."""
     slots = (getattr(kind, "__slots__", ()) for kind in type(owner).__mro__)
     names = [n for some in slots for n in ((some,) if isinstance(some, str) else some)]
     found = {name: getattr(owner, name) for name in names if hasattr(owner, name)}

@@ -1,4 +1,4 @@
-"""Trees of tensors: dicts and (named) tuples whose leaves are tensors."""
+"""Operations on trees of tensors: nested dicts and (named) tuples whose leaves are tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def leaves(tree: Any) -> Iterator[Tensor]:
-    """All tensors of a tree."""
+    """Iterate over all tensors of a tree."""
     if isinstance(tree, dict):
         for value in tree.values():
             yield from leaves(value)
@@ -38,24 +38,24 @@ def leaves(tree: Any) -> Iterator[Tensor]:
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """One tree of [R, ...] leaves from R trees."""
+    """Stack R trees of equal structure into one with leaves [R, ...]."""
     return tree_map(lambda *parts: torch.stack(parts), *trees)
 
 
 def pick(tree: Any, index: int) -> Any:
-    """The tree of one run; its leaves are views of the stacked ones."""
+    """Select the tree of one run from a stacked tree; its leaves are views."""
     return tree_map(lambda leaf: leaf[index], tree)
 
 
 def nbytes(tree: Any) -> int:
-    """Bytes of all leaves."""
+    """Return the number of bytes of all leaves."""
     if isinstance(tree, dict):
         return sum(map(nbytes, tree.values()))
     return sum(map(nbytes, tree)) if isinstance(tree, tuple) else int(tree.nbytes)
 
 
 def tree_shapes(tree: Any) -> Any:
-    """The structure of a tree without its values, as a hashable thing."""
+    """Return the structure, shapes and dtypes of a tree as a hashable value."""
     if isinstance(tree, dict):
         return tuple((k, tree_shapes(v)) for k, v in tree.items())
     if isinstance(tree, tuple):
@@ -64,7 +64,7 @@ def tree_shapes(tree: Any) -> Any:
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
-    """Leaves by path, for files.
+    """Return the leaves by path, as names of tensors in a file.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Tensor]:
         items = [(f"#{i}", v) for i, v in enumerate(tree)]
     else:
         return {prefix: tree}
-    found: dict[str, Tensor] = {}
+    leaves_by_path: dict[str, Tensor] = {}
     for name, value in items:
-        found |= flatten(value, f"{prefix}/{name}" if prefix else name)
-    return found
+        leaves_by_path |= flatten(value, f"{prefix}/{name}" if prefix else name)
+    return leaves_by_path

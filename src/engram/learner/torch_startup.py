@@ -1,8 +1,8 @@
-"""What torch does once in a process, kept out of the seconds of whichever run is the first.
+"""Warm-up of torch, so that one-time costs do not count as training time of the first run.
 
-The first mapped gradient imports rules for hundreds of operations, the first product on a device
-starts a library: seconds that say nothing about a method. They are spent here, on numbers that
-nobody uses, and counted, so that a stage can leave them out of its time.
+The first mapped gradient of a process imports rules for hundreds of operations, and the first
+matrix product on a device loads a library. Both happen here on dummy tensors; the seconds are
+counted, and stages subtract them from their time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _spent = 0.0
 
 
 def warm_up_seconds() -> float:
-    """Seconds that went into warming up so far; the difference of two calls is no training."""
+    """Return the seconds spent on warm-up so far in this process."""
     return _spent
 
 
 class Stopwatch:
-    """Seconds since it was made, and `before` that, without those of warming up."""
+    """Measure seconds since construction, plus `before`, without the time of warm-ups."""
 
     def __init__(self, before: float = 0.0) -> None:
         self._began = time.perf_counter() - warm_up_seconds() - before
@@ -35,18 +35,18 @@ class Stopwatch:
 
 
 def warm_up(device: torch.device) -> None:
-    """Before the first step on a device."""
+    """Prepare a device for its first training step."""
     _run_once("plain", device)
 
 
 def warm_up_mapped(device: torch.device) -> None:
-    """Before the first mapped or functional gradient on a device."""
+    """Prepare a device for its first mapped or functional gradient."""
     _run_once("mapped", device)
 
 
 def _run_once(kind: str, device: torch.device) -> None:
     global _spent
-    # by kind of device: "cuda" and "cuda:0" are one; inside a transform it is too late
+    # once per type of device ("cuda" and "cuda:0" are the same); inside a transform it is too late
     if (kind, device.type) in _done or maybe_current_level() is not None:
         return
     _done.add((kind, device.type))

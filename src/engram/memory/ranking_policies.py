@@ -86,8 +86,7 @@ class Policy(Protocol):
         ...
 
 
-# ------------------------------------------------------------------------------------------------
-# Groups that share a quota: one per class of a task, or the whole task.
+# -- groups that share a quota: one class of a task, or a whole task -------------------------------
 
 
 class RowGroup(NamedTuple):
@@ -151,8 +150,7 @@ def check_answers(ranking: Ranking) -> Ranking:
     return rank
 
 
-# ------------------------------------------------------------------------------------------------
-# Uniform choice without replacement.
+# -- random: uniform sampling without replacement --------------------------------------------------
 
 
 def group_key(learner: PolicyLearner, column: int) -> keys.Key:
@@ -197,9 +195,7 @@ class Random:
         return random_order(group_key(learner, column), len(rows))[:count]
 
 
-# ------------------------------------------------------------------------------------------------
-# Ranking by drawing without replacement, unequal chances.
-
+# -- weighted sampling without replacement ---------------------------------------------------------
 
 _LAST = 1e4  # more than any log weight of a double plus any Gumbel number drawn here
 
@@ -231,8 +227,7 @@ def weighted_order(key: keys.Key, weights: Tensor) -> Tensor:
     return score.argsort(descending=True, stable=True)
 
 
-# ------------------------------------------------------------------------------------------------
-# Uniform choice in which every class has its share.
+# -- stratified: uniform sampling within each class ------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -255,9 +250,7 @@ class Stratified:
         return torch.cat(chosen)[torch.cat(shares).argsort(stable=True)][:count]
 
 
-# ------------------------------------------------------------------------------------------------
-# Prefer samples the network is unsure of.
-
+# -- entropy: prefer samples that the network is uncertain about -----------------------------------
 
 _ENTROPY_FLOOR = 1e-32  # keeps certain samples drawable, after all others
 
@@ -320,9 +313,7 @@ class Entropy:
         return weighted_order(group_key(learner, column), weights)[:count]
 
 
-# ------------------------------------------------------------------------------------------------
-# Choose samples whose running mean follows the mean of the class.
-
+# -- herding: the running mean of features follows the class mean ----------------------------------
 
 HERDING_RULES = ("distance", "inner_product")
 _TIE = 1e-12  # scores closer than this, relative to the features' size, are ties
@@ -413,9 +404,7 @@ class Herding:
         )
 
 
-# ------------------------------------------------------------------------------------------------
-# Prefer samples close to the decision plane of their class.
-
+# -- plane: prefer samples near the decision plane of their class ----------------------------------
 
 _DISTANCE_FLOOR = 1e-8
 
@@ -467,8 +456,7 @@ class Plane:
         return weighted_order(group_key(learner, column), chances)[:count]
 
 
-# ------------------------------------------------------------------------------------------------
-# A uniform sample of everything that passed by, without knowing how much will.
+# -- reservoir: a uniform sample of all rows seen so far -------------------------------------------
 
 
 def draw_slots(key: keys.Key, seen: int, count: int) -> Tensor:
@@ -543,9 +531,7 @@ def _replace_where(fresh: Tensor, before: Tensor, after: Tensor) -> Tensor:
     return values
 
 
-# ------------------------------------------------------------------------------------------------
-# The policies by name.
-
+# -- policies by name ------------------------------------------------------------------------------
 
 RANK_ARGUMENTS = ("learner", "rows", "column", "count")  # of a ranking
 _SUMMARIES = {

@@ -69,7 +69,7 @@ class AGEM(Method):
         check_memory(self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:
-        return ReplaySpec("apart", self.size)
+        return ReplaySpec("separate", self.size)
 
     def start(self, learner: RunLearner, task: Task) -> None:
         if self.masks:

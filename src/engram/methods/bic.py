@@ -274,9 +274,7 @@ def _need_rows(rows: Exemplars, stage: int) -> None:
         raise bad("memory", "exemplars of old and of new classes to fit the correction on", "none")
 
 
-# ------------------------------------------------------------------------------------------------
-# The minimum of a smooth cost of a positive and a real number.
-
+# -- Newton's method for the two parameters of the correction --------------------------------------
 
 STEPS = 30
 RIDGE = 1e-3  # keeps the minimum finite where labels can be had without any mistake

@@ -56,7 +56,7 @@ class DERpp(Method):
     Examples
     --------
     >>> DERpp().replay(0)
-    ReplaySpec(kind='apart', size=0, renew='step', draws=2)
+    ReplaySpec(kind='separate', size=0, renew='step', draws=2)
 
     References
     ----------
@@ -75,7 +75,7 @@ class DERpp(Method):
         check_memory(self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:
-        return ReplaySpec("apart", self.size, renew="step", draws=2)
+        return ReplaySpec("separate", self.size, renew="step", draws=2)
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         task, (stored, labelled) = net.task(batch), batch.memory

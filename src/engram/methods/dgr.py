@@ -148,8 +148,8 @@ class DGR(Method):
         if self.order == "interleaved":
             return (Phase(),)
         return (
-            Phase(name="generator", moves=("generator",)),
-            Phase(name="solver", moves=("net",)),
+            Phase(name="generator", trainable=("generator",)),
+            Phase(name="solver", trainable=("net",)),
         )
 
     # -- a task ----------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class DGR(Method):
             return
         heads = learner.stream.visible[: learner.stage]  # [K, C]
         known = learner.known
-        among = {"own": heads, "then": known[None], "all": torch.ones_like(known)[None]}
+        among = {"own": heads, "at_time": known[None], "all": torch.ones_like(known)[None]}
         rivals = among.get(learner.scope, learner.seen[None])
         learner.state = {
             "before": learner.snapshot(),
@@ -220,8 +220,8 @@ class DGR(Method):
         else:
             # where all rows count, statistics take fewer passes over memory, but other roundings
             plain = batch.w.is_cuda and net.unpadded(batch.w)
-            weights = None if plain else self._beside(batch.w, w)
-            both = net(self._beside(batch.x, x), weights).logits
+            weights = None if plain else self._concatenate(batch.w, w)
+            both = net(self._concatenate(batch.x, x), weights).logits
             own = slice(self.size, None) if self.size else slice(0, None, 2)
             task = net.networks.objective(both[own], batch)
             student = both[: self.size] if self.size else both[1::2]
@@ -229,7 +229,7 @@ class DGR(Method):
         rows = self._replay_rows(student, teacher, state["heads"], state["rivals"])
         return {"task": task, "replay": mean(rows.mean(-1), w)}
 
-    def _beside(self, own: Tensor, dreams: Tensor) -> Tensor:
+    def _concatenate(self, own: Tensor, dreams: Tensor) -> Tensor:
         """New and replayed rows as one batch, in places that do not depend on padding."""
         if self.size:
             return torch.cat([dreams, own])
@@ -265,7 +265,7 @@ class DGR(Method):
         """What the generator learns of a batch."""
         return batch.x
 
-    def _seen(self, learner: RunLearner, rows: Tensor) -> Tensor:
+    def _rows_to_draw(self, learner: RunLearner, rows: Tensor) -> Tensor:
         """The samples of rows, as the generator is to draw them."""
         return learner.batch(rows).x
 
@@ -274,7 +274,7 @@ class DGR(Method):
         if self.likelihood != "bernoulli":  # auto knows what it chose
             return
         for rows in learner.task.train.split(ROWS_AT_ONCE):
-            x = self._seen(learner, rows)
+            x = self._rows_to_draw(learner, rows)
             if bool((x < 0).any() | (x > 1).any()):
                 low, high = float(x.min()), float(x.max())
                 expected = f"gaussian, because {self.generates} are not all in [0, 1]"

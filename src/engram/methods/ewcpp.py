@@ -108,15 +108,15 @@ class EWCpp(Anchored):
         # only in the first task nothing is anchored yet
         first = steps == 0 if self.init == "first" and "anchor" not in state else None
         if self.update == "step":
-            running = self._moved(state["running"], squared, first)
+            running = self._update_average(state["running"], squared, first)
             return {**state, "running": running, "steps": steps + 1}
         base = state["running"] if first is None else torch.where(first, squared, state["running"])
         total, due = state["total"] + squared, (steps + 1) % self.every == 0
-        running = torch.where(due, self._moved(base, total / self.every, None), base)
+        running = torch.where(due, self._update_average(base, total / self.every, None), base)
         total = torch.where(due, 0.0, total)
         return {**state, "running": running, "total": total, "steps": steps + 1}
 
-    def _moved(self, running: Tensor, batch: Tensor, first: Tensor | None) -> Tensor:
+    def _update_average(self, running: Tensor, batch: Tensor, first: Tensor | None) -> Tensor:
         moved = moving_average(running, batch, self.alpha, self.alpha_on)
         return moved if first is None else torch.where(first, batch, moved)
 
@@ -124,7 +124,7 @@ class EWCpp(Anchored):
         state = dict(learner.state)
         left = int(state["steps"]) % self.every if self.update == "interval" else 0
         if left:
-            state["running"] = self._moved(state["running"], state["total"] / left, None)
+            state["running"] = self._update_average(state["running"], state["total"] / left, None)
         importance = state["running"]
         if self.normalize:
             importance = normalise_importance(learner, importance, "minmax_global")

@@ -43,7 +43,7 @@ class GDumb(Method):
         check_int("epochs", self.epochs, 1)
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
-        return (Phase(rows="memory", fresh=True, epochs=self.epochs),)
+        return (Phase(rows="memory", reinitialise=True, epochs=self.epochs),)
 
     def start(self, learner: RunLearner, task: Task) -> None:
         learner.exemplars = self.memory.update(learner, task.train)

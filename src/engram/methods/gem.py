@@ -162,13 +162,10 @@ class GEM(Method):
         learner.exemplars = self.memory.update(learner, task.train)
 
 
-# ------------------------------------------------------------------------------------------------
-# A small quadratic program, min u' A u / 2 + q' u over u >= 0, without host decisions.
-#
-# Written for one problem, it maps over runs and captures into a CUDA graph: fixed numbers of
-# rounds, no library call that waits for the device. Only where values may decide, a shorter way is
-# tried.
-
+# -- the quadratic program: minimise u' A u / 2 + q' u over u >= 0 ---------------------------------
+# Written for one problem; it can be mapped over runs and captured into a CUDA graph, because the
+# number of iterations is fixed and nothing waits for the device. A shortcut that depends on values
+# is tried only where values may be read.
 
 MOST_ENUMERATED = 6  # up to so many unknowns all active sets are tried
 TOLERANCE = 1e-15  # products of unknown and slack, relative

@@ -103,7 +103,7 @@ class Join(Method):
         return next((budget for budget in budgets if budget is not None), None)
 
     @property
-    def pace(self) -> int:
+    def every_n_steps(self) -> int:
         return math.gcd(*map(check_every_n_steps, self.parts))
 
     def implements(self, verb: str) -> bool:
@@ -138,7 +138,7 @@ class Join(Method):
     def _owner(self, verb: str) -> int | None:
         return next((i for i, part in enumerate(self.parts) if _part_provides(part, verb)), None)
 
-    def _host(self, verb: str, learner: RunLearner, *more: Any) -> None:
+    def _run_on_host(self, verb: str, learner: RunLearner, *more: Any) -> None:
         """Every part's start, between or finish, with its own state in the learner's place."""
         states = {str(i): part_state(learner.state, i) for i in range(len(self.parts))}
         for i, part in enumerate(self.parts):
@@ -148,13 +148,13 @@ class Join(Method):
         learner.state = states
 
     def start(self, learner: RunLearner, task: Task) -> None:
-        self._host("start", learner, task)
+        self._run_on_host("start", learner, task)
 
     def between(self, learner: RunLearner, task: Task, phase: Phase) -> None:
-        self._host("between", learner, task, phase)
+        self._run_on_host("between", learner, task, phase)
 
     def finish(self, learner: RunLearner, task: Task) -> None:
-        self._host("finish", learner, task)
+        self._run_on_host("finish", learner, task)
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         memory = self._owner("replay")
@@ -189,7 +189,7 @@ class Join(Method):
     def interval(self, after: Tensor, state: State) -> State:
         changed = dict(state)
         for i, part in enumerate(self.parts):
-            if part.pace:
+            if part.every_n_steps:
                 changed[str(i)] = part.interval(after, part_state(state, i))
         return changed
 

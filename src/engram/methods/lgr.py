@@ -72,8 +72,8 @@ class LGR(FrozenRoot, DGR):
             return super().phases(stage)
         # the latents are there when the root stands still
         return (
-            Phase(name="root", moves=("net",)),
-            Phase(name="latents", moves=("generator",)),
+            Phase(name="root", trainable=("net",)),
+            Phase(name="latents", trainable=("generator",)),
         )
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
@@ -84,9 +84,9 @@ class LGR(FrozenRoot, DGR):
         return super().loss(net, batch, state)
 
     def _generator_targets(self, net: Net, batch: Batch) -> Tensor:
-        found: Tensor = net.still("net.root")(batch.x) if net.phase == "latents" else batch.x
+        found: Tensor = net.detached("net.root")(batch.x) if net.phase == "latents" else batch.x
         return found
 
-    def _seen(self, learner: RunLearner, rows: Tensor) -> Tensor:
+    def _rows_to_draw(self, learner: RunLearner, rows: Tensor) -> Tensor:
         found: Tensor = learner.net().at("net.root")(learner.batch(rows).x)
         return found

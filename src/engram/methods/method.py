@@ -23,6 +23,7 @@ from engram.learner.networks import Net
 from engram.learner.parameter_layout import MethodNetworks, Network, network_modules
 from engram.memory import Memory
 from engram.models.forward_pass import Output
+from engram.renamed import accept_old_declarations, accept_old_names
 from engram.streams.stream import Task
 from engram.streams.stream_outline import StreamOutline
 
@@ -42,7 +43,7 @@ __all__ = [
     "Terms",
     "check_every_n_steps",
 ]
-REPLAYS = ("none", "union", "pair", "apart", "tasks", "past", "complete")
+REPLAYS = ("none", "union", "pair", "separate", "tasks", "past", "complete")
 # how predictions follow from scores, for rows of one label and for rows with a set of them
 DECISIONS = {"single": "argmax", "set": "threshold"}
 ARGMAX_OR_THRESHOLD = ("argmax", "threshold")
@@ -59,20 +60,21 @@ class Gradient:
     the way reaches the loss as ``batch._replace(values=...)``.
     """
 
-    of: Callable[..., Tensor]
+    compute: Callable[..., Tensor]
     vector: Tensor  # [P] the present weights
     layout: Callable[[Tensor], dict[str, Tensor]]  # named views of any [P]
 
     def __call__(self, batch: Batch, *names: str, at: Tensor | None = None) -> Tensor:
-        return self.of(batch, names, at)
+        return self.compute(batch, names, at)
 
 
+@accept_old_names
 @dataclass(frozen=True)
 class ReplaySpec:
     """Which rows a training batch contains besides those of the current task.
 
     ``none``: no others. ``union``: an epoch goes over the task and the whole memory, shuffled.
-    ``pair``: `size` memory rows are added to every batch. ``apart``: they come separately, as
+    ``pair``: `size` memory rows are added to every batch. ``separate``: they come by themselves, as
     ``batch.memory[0]``. ``tasks``: ``batch.memory`` has one batch per past task. ``past``: an epoch
     goes over the training rows of all tasks so far (needs ``reads = "past"``). ``complete``: the
     same, every row once, with all its labels opened so far. Size 0 means as many rows as the batch
@@ -80,7 +82,7 @@ class ReplaySpec:
 
     ``renew="step"`` updates a reservoir at every step, so that batches also replay earlier rows of
     the current task; the engine then maintains the exemplars, and ``finish`` need not. With
-    ``apart``, `draws` batches are drawn per step.
+    ``separate``, `draws` batches are drawn per step.
 
     ``held=10`` holds out every tenth exemplar of each class, from the second on: no batch of any
     task contains it, so a second stage can be fitted on it. Rows of the current task that will
@@ -103,10 +105,10 @@ class ReplaySpec:
         check_choice("replay.kind", self.kind, REPLAYS)
         check_int("replay.size", self.size)
         check_choice("replay.renew", self.renew, ("task", "step"))
-        if self.renew == "step" and self.kind not in ("pair", "apart"):
-            raise bad("replay.renew", "'task' unless the kind is pair or apart", self.renew)
-        if check_int("replay.draws", self.draws, 1) > 1 and self.kind != "apart":
-            raise bad("replay.draws", "1 unless the kind is apart", self.draws)
+        if self.renew == "step" and self.kind not in ("pair", "separate"):
+            raise bad("replay.renew", "'task' unless the kind is pair or separate", self.renew)
+        if check_int("replay.draws", self.draws, 1) > 1 and self.kind != "separate":
+            raise bad("replay.draws", "1 unless the kind is separate", self.draws)
         if check_int("replay.held", self.held) == 1 or (self.held and self.kind != "union"):
             raise bad("replay.held", "0, or at least 2 where the kind is union", self.held)
         if self.latent and (self.kind in ("past", "complete") or self.renew == "step"):
@@ -119,6 +121,7 @@ class ReplaySpec:
         return f"ReplaySpec({', '.join([f'kind={self.kind!r}', f'size={self.size}', *changed])})"
 
 
+@accept_old_names
 @dataclass(frozen=True)
 class Phase:
     """One training phase of a task: on which rows, for how long, which parameters.
@@ -130,23 +133,23 @@ class Phase:
         ``both``: the task and the exemplars, shuffled; ``none``: no training at all.
     name
         Value of ``net.phase`` during the phase, for a loss that depends on it.
-    fresh
+    reinitialise
         Start from the run's initial weights.
-    moves
+    trainable
         Prefixes of parameter names, such as ``"net.head"``; only those are trained. Empty: all.
     epochs, iterations, lr
         Override the recipe's; 0 keeps them.
 
     Examples
     --------
-    >>> Phase(rows="memory", fresh=True, epochs=30)
-    Phase(rows='memory', name='task', fresh=True, moves=(), epochs=30, iterations=0, lr=0.0)
+    >>> Phase(rows="memory", reinitialise=True, epochs=30)
+    Phase(rows='memory', name='task', reinitialise=True, trainable=(), epochs=30, iterations=0, ...)
     """
 
     rows: str = "task"
     name: str = "task"
-    fresh: bool = False
-    moves: tuple[str, ...] = ()
+    reinitialise: bool = False
+    trainable: tuple[str, ...] = ()
     epochs: int = 0
     iterations: int = 0
     lr: float = 0.0
@@ -218,6 +221,10 @@ class Method:
     decides: ClassVar[tuple[str, ...]] = ("argmax",)
     for_label_sets: ClassVar[str] = ""  # options with which it decides by threshold, to be named
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        accept_old_declarations(cls)
+
     def __new__(cls, *_args: Any, **fields: Any) -> Self:
         check_fields(cls, fields)
         return super().__new__(cls)
@@ -270,7 +277,7 @@ class Method:
         return state
 
     @property
-    def pace(self) -> int:
+    def every_n_steps(self) -> int:
         """Steps of a task between calls of `interval`; 0: never. Fixed within a stage."""
         return 0
 
@@ -279,7 +286,7 @@ class Method:
 
         It may be called after other steps as well, on behalf of another run or another part of a
         Join. So count the steps of the task in `step`, and leave the state as it is
-        (``torch.where``) unless the count is a multiple of `pace`.
+        (``torch.where``) unless the count is a multiple of `every_n_steps`.
         """
         return state
 
@@ -314,18 +321,17 @@ class Method:
 
 
 def check_every_n_steps(method: Method) -> int:
-    """A method's pace; refused if an interval is missing, or would never be called."""
-    pace, name = check_int("pace", method.pace), type(method).__name__
-    if pace and not method.implements("interval"):
-        raise bad("pace", f"0, because {name} has no interval of its own", pace)
-    if method.implements("interval") and not method.implements("pace"):
-        raise bad("pace", f"the number of steps after which {name}.interval is called", pace)
-    return pace
+    """A method's `every_n_steps`; refused if `interval` is missing, or would never be called."""
+    steps, name = check_int("every_n_steps", method.every_n_steps), type(method).__name__
+    if steps and not method.implements("interval"):
+        raise bad("every_n_steps", f"0, because {name} has no interval of its own", steps)
+    if method.implements("interval") and not method.implements("every_n_steps"):
+        expected = f"the number of steps after which {name}.interval is called"
+        raise bad("every_n_steps", expected, steps)
+    return steps
 
 
-# ------------------------------------------------------------------------------------------------
-# What verbs take and return, looked at where the engine calls them: one clear line, not a bug.
-
+# -- checks of what verbs take and return ----------------------------------------------------------
 
 VERBS = tuple(
     name

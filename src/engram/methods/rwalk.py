@@ -150,20 +150,20 @@ class RWalk(Anchored):
         }
         if self.impl == "paper":
             moved = moving_average(state["running"], squared, self.alpha, self.alpha_on)
-            return state | {"running": self._begun(state, squared, moved)}
+            return state | {"running": self._start_fisher(state, squared, moved)}
         state["total"] = state["total"] + squared
         if self.every > 1:  # else the first step ends an interval, which sets F
-            state["running"] = self._begun(state, squared, state["running"])
+            state["running"] = self._start_fisher(state, squared, state["running"])
         return state
 
-    def _begun(self, state: State, squared: Tensor, later: Tensor) -> Tensor:
+    def _start_fisher(self, state: State, squared: Tensor, later: Tensor) -> Tensor:
         """The first step of the first task, when nothing is anchored yet, may set F."""
         if self.init == "zero" or "anchor" in state:
             return later
         return torch.where(state["steps"] == 1, squared, later)
 
     @property
-    def pace(self) -> int:
+    def every_n_steps(self) -> int:
         return self.every
 
     def interval(self, after: Tensor, state: State) -> State:

@@ -192,9 +192,7 @@ class TWP(Anchored):
         self.store(learner, task)
 
 
-# ------------------------------------------------------------------------------------------------
-# Attention along the edges of a graph network, which TWP protects.
-
+# -- attention along the edges of a graph network --------------------------------------------------
 
 BACKBONE = "net.backbone"
 SMALL = 1e-24  # the root of 0 has no slope

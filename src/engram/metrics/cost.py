@@ -26,7 +26,7 @@ class RunCost:
     --------
     >>> first = RunCost(seconds=2.0, steps=100, memory_items=50, parameters=10)
     >>> first + RunCost(seconds=1.0, steps=50, memory_items=80, parameters=10)
-    Cost(seconds=3.0, steps=150, memory_items=80, memory_bytes=0, parameters=10, state_bytes=0)
+    RunCost(seconds=3.0, steps=150, memory_items=80, memory_bytes=0, parameters=10, state_bytes=0)
     """
 
     seconds: float = 0.0

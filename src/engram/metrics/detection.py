@@ -112,8 +112,7 @@ def fpr_at_tpr(inside: Any, outside: Any, *, tpr: float = 0.95) -> float:
     return float(fp[np.argmax(tp >= needed)] / m)
 
 
-# ------------------------------------------------------------------------------------------------
-# Novelty detection after one stage: which sets of scores are compared, what is averaged.
+# -- detection after one stage: which sets of scores are compared and averaged ---------------------
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,10 @@ from engram.metrics.checked_arrays import (
     mean_or_nan,
 )
 
-# ------------------------------------------------------------------------------------------------
-# Ten formulas that papers and libraries all call "forgetting".
-#
-# Each takes a checked matrix `[..., stage, task]` and a 0-based stage `k >= 1`, and returns the
-# number its source prints, its sign included. Entries above the diagonal may be NaN.
+# -- definitions of forgetting ---------------------------------------------------------------------
+# Ten formulas that papers and libraries call "forgetting". Each takes a checked matrix
+# `[..., stage, task]` and a 0-based stage `k >= 1`, and returns the number that its source prints,
+# including the sign. Entries above the diagonal may be NaN.
 
 
 def drops_from_best(matrix: Floats, k: int) -> Floats:

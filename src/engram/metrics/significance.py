@@ -281,8 +281,7 @@ def all_pairs(scores: Any, *, test: str = "wilcoxon") -> dict[tuple[int, int], f
     return dict(zip(pairs, holm(raw).tolist(), strict=True))
 
 
-# ------------------------------------------------------------------------------------------------
-# Two sets of runs, one verdict in words.
+# -- comparing two sets of runs --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -268,9 +268,7 @@ def _check_shape(sample_shape: Any) -> tuple[int, ...]:
     return shape
 
 
-# ------------------------------------------------------------------------------------------------
-# Whether a user's network answers features or classes: told by its last layer.
-
+# -- detecting whether a user's network returns features or class scores ---------------------------
 
 NETWORK_ENDS = ("features", "classes")
 ENDS_HINT = "model={'name': ..., 'ends': 'classes'} confirms this, 'ends': 'features' keeps it"

@@ -122,8 +122,7 @@ class Classifier(nn.Module):
             )
 
 
-# ------------------------------------------------------------------------------------------------
-# A backbone that never learns: it stands beside the network, which begins with its features.
+# -- A frozen backbone whose features are the inputs of the network --------------------------------
 
 
 class Encoder:

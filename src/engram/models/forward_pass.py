@@ -33,11 +33,9 @@ class Output(NamedTuple):
     layers: dict[str, Tensor] = {}  # noqa: RUF012
 
 
-# ------------------------------------------------------------------------------------------------
-# What layers must know of one forward pass beyond their input: row weights and a key.
-#
-# Both travel beside the call, so that any module may sit between the engine and the layer.
-
+# -- context of a forward pass: row weights and a random key ---------------------------------------
+# Both are passed in context variables rather than arguments, so that any module may sit between the
+# engine and the layer that needs them.
 
 ROW_WEIGHTS: ContextVar[Tensor | None] = ContextVar("row weights of this pass", default=None)
 KEY: ContextVar[Key | None] = ContextVar("key of this pass", default=None)
@@ -124,8 +122,7 @@ def call_number(module: nn.Module) -> int:
     return number
 
 
-# ------------------------------------------------------------------------------------------------
-# Checks of sample shapes, worded once for all models.
+# -- checks of sample shapes -----------------------------------------------------------------------
 
 
 def check_image_shape(

@@ -23,7 +23,7 @@ class Linear(nn.Linear):
     --------
     >>> small, large = Linear(4, 2), Linear(4, 6)
     >>> small.reset_columns(0)
-    ... large.reset_columns(0)
+    >>> large.reset_columns(0)
     >>> torch.equal(small.weight, large.weight[:2])
     True
     """

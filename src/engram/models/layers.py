@@ -201,11 +201,9 @@ class Dropout(nn.Module):
         return torch.where(kept, x / (1 - self.p), 0.0) if self.p < 1 else torch.zeros_like(x)
 
 
-# ------------------------------------------------------------------------------------------------
-# Normalisation by batch statistics as one differentiable function, with few passes over memory.
-#
-# Written out in plain operations, its gradient would read and write the activations about twice as
-# often, and in lockstep that traffic is what a step costs.
+# -- batch normalisation as one autograd function --------------------------------------------------
+# Composed of plain operations, its gradient would read and write the activations about twice as
+# often, and in lockstep that memory traffic dominates the time of a step.
 
 
 def _spread(value: Tensor, x: Tensor, axis: int) -> Tensor:

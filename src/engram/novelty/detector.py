@@ -138,9 +138,9 @@ class Detector(Probe):
     # -- over all runs ---------------------------------------------------------------------------
     def after_stage(self, view: StageView) -> Rows | Mapping[str, Any]:
         began = time.perf_counter()
-        return self.recorded(view, self.fitted(view), began)
+        return self.record_scores(view, self.fit_stage(view), began)
 
-    def recorded(self, view: StageView, state: Any, began: float) -> dict[str, Any]:
+    def record_scores(self, view: StageView, state: Any, began: float) -> dict[str, Any]:
         """Keep the state, store the scores; seconds since `began` and bytes of each run."""
         view.keep(state)
         view.store(FAMILIARITY, torch.stack(self._scores(view, state), 1))
@@ -161,7 +161,7 @@ class Detector(Probe):
             each.append(view.select_runs([r], None).map(function, *own))
         return tree_map(lambda *parts: torch.cat(parts), *each)
 
-    def fitted(self, view: StageView) -> Any:
+    def fit_stage(self, view: StageView) -> Any:
         """The state after the stage, [R, ...]."""
         state = view.state
         if not view.stage:
@@ -254,8 +254,7 @@ def _is_right(net: Net, batch: Batch, output: Output, columns: Tensor) -> Tensor
     return (mask_logits(output.logits, columns).argmax(-1) == batch.target) & (batch.w > 0)
 
 
-# ------------------------------------------------------------------------------------------------
-# What a detector may know of a run, and of its network.
+# -- facts about a run and its network -------------------------------------------------------------
 
 
 class Facts(NamedTuple):
@@ -322,9 +321,7 @@ def mask_logits(logits: Tensor, columns: Tensor) -> Tensor:
     return logits.masked_fill(~columns, -torch.inf)
 
 
-# ------------------------------------------------------------------------------------------------
-# Passes over rows that detectors share, and the heads under which test items are compared.
-
+# -- passes over rows, and the heads under which test items are compared ---------------------------
 
 ROWS_PER_BATCH = 256  # rows of a batch
 
@@ -446,8 +443,7 @@ def shuffle_rows(
         yield parts[0]._replace(**{name: value[run, index] for name, value in rows.items()})
 
 
-# ------------------------------------------------------------------------------------------------
-# Detectors that only read features and logits: one pass over any rows serves all of them.
+# -- detectors that read features and logits only, from one shared pass ----------------------------
 
 
 @dataclass(frozen=True)

@@ -70,9 +70,7 @@ class KNN(OutputDetector):
         return -far.topk(self.k, largest=False).values[..., -1]
 
 
-# ------------------------------------------------------------------------------------------------
-# Some rows of every task, drawn at random as they come by: what detectors keep of training.
-
+# -- A bank of rows drawn at random from every task ------------------------------------------------
 
 BankState = Mapping[str, Any]
 

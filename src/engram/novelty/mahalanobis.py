@@ -128,8 +128,8 @@ class Mahalanobis(Detector):
     def finish(self, state: State) -> State:
         return self._each(state, lambda own, i: update_gaussians(own, self.shrink))
 
-    def fitted(self, view: StageView) -> Any:
-        state = super().fitted(view)
+    def fit_stage(self, view: StageView) -> Any:
+        state = super().fit_stage(view)
         if self.combine != "logistic":
             return state
 
@@ -201,9 +201,7 @@ class Mahalanobis(Detector):
         return {**state, **last, **more}
 
 
-# ------------------------------------------------------------------------------------------------
-# Means and a shared covariance of features, stage by stage, and distances from them.
-
+# -- class means and a shared covariance of features, updated stage by stage -----------------------
 
 GaussianState = Mapping[str, Any]
 RTOL = 1e-6  # of the largest variance: what is less is none

@@ -103,7 +103,7 @@ class Tuned(Detector):
             expected = f"validation rows to tune {self.detector.name!r} on, such as valid=0.2"
             raise bad("stream.valid", expected, 0)
 
-    def fitted(self, view: StageView) -> Any:
+    def fit_stage(self, view: StageView) -> Any:
         """For one run: the state of the detector that was chosen, and which it is."""
         own = view.select_runs(range(len(view)), view.state)
         self.after_stage(own)
@@ -140,8 +140,8 @@ class Tuned(Detector):
             here = view.select_runs(places, None)
             if view.stage:
                 here = select_runs(view, places, view.state["own"])
-            state = one.fitted(here) if view.stage else stack([own[r] for r in places])
-            rows = one.recorded(here, state, began)
+            state = one.fit_stage(here) if view.stage else stack([own[r] for r in places])
+            rows = one.record_scores(here, state, began)
             parts.append(StagePart(places, here, {**rows, "seconds": rows["seconds"] + spent}))
         found = join_parts(view, parts)
         assert view.kept is not None
@@ -160,7 +160,7 @@ class Tuned(Detector):
         for c, one in enumerate(self.candidates):
             matters = repr(one.fit_options(rows))
             if matters not in fitted:
-                fitted[matters] = one.fitted(view)
+                fitted[matters] = one.fit_stage(view)
             by_candidate.append(matters)
             also = matters + repr([getattr(one, name) for name in one.only_scores])
             if also not in known:
@@ -183,8 +183,7 @@ class Tuned(Detector):
         ]
 
 
-# ------------------------------------------------------------------------------------------------
-# Some runs of a view apart from the others, and what was found in them put together again.
+# -- splitting a view into groups of runs, and merging the results ---------------------------------
 
 
 class StagePart(NamedTuple):

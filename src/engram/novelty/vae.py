@@ -204,10 +204,10 @@ class VAE(Detector):
     def _shape(self, facts: Facts) -> tuple[int, ...]:
         return (facts.features,) if self.of == "features" else facts.sample
 
-    def fitted(self, view: StageView) -> Any:
+    def fit_stage(self, view: StageView) -> Any:
         # layers cannot be made in vmap
         make_autoencoder(self._shape(gather_facts(view.learners[0])), self.latent)
-        return super().fitted(view)
+        return super().fit_stage(view)
 
     def _ask(
         self, weights: Weights, x: Tensor, noise: Tensor | None, key: Tensor | None = None
@@ -272,9 +272,7 @@ def initial_weights(shape: tuple[int, ...], latent: int, key: keys.Key) -> dict[
         }
 
 
-# ------------------------------------------------------------------------------------------------
-# The autoencoders of the detector VAE: ``net(x, noise, key)`` gives errors and divergences.
-
+# -- autoencoders: ``net(x, noise, key)`` returns errors and divergences ---------------------------
 
 VARIANCE_RANGE = (0.01, 7.0)  # within which the variances of z stay
 DROPOUT = 0.2
@@ -400,9 +398,7 @@ class ConvolutionalAutoencoder(Autoencoder):
         return out
 
 
-# ------------------------------------------------------------------------------------------------
-# Adam as a function of a state, for detectors that train something of their own.
-
+# -- Adam as a pure function, for detectors that train a model of their own ------------------------
 
 BETAS, TINY = (0.9, 0.999), 1e-8
 AdamState = Mapping[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,13 +29,14 @@ ABSENT_VALUES: dict[str, Any] = {
     "recipe": "", "label": "", "order": "", "head": "", "seed": 0, "stage": -1, "step": -1,
     "task": -1, "cls": -1,
 }  # fmt: skip
+PLACES = ("task", "cls", "step", "head")  # of a number among those of a run after a stage
+_NO_PLACE = {name: ABSENT_VALUES[name] for name in PLACES}
 _LIMITS = {
     name: (int(np.iinfo(kind).min), int(np.iinfo(kind).max))  # type: ignore[type-var]
     for name, kind in NUMBER_TYPES.items()
     if name != "value"
 }
-PLACES = ("task", "cls", "step", "head")  # columns that locate a number within a stage
-_Column = int | npt.NDArray[Any]  # of one chunk; an int stands for a constant column
+_Column = int | npt.NDArray[Any]  # of one chunk; a whole number or word is the same in all its rows
 
 
 @functools.cache
@@ -109,53 +110,6 @@ class Rows:
         else:
             self._add_of_runs(metric, value, place)
 
-    def _add_of_runs(
-        self, metric: str | Sequence[str], value: Any, place: Mapping[str, Any]
-    ) -> None:
-        value = _as_array(value)
-        value = value[:, None] if value.ndim == 1 else value
-        if value.ndim != 2 or len(value) != self.runs:
-            raise bad(
-                "value", f"numbers [{self.runs}] or [{self.runs}, k], run by run", value.shape
-            )
-        if not isinstance(metric, str) and len(metric) != value.shape[1]:
-            raise bad("metric", f"a name for each of {value.shape[1]} columns", list(metric))
-        for name in place:
-            if name not in PLACES:
-                raise unknown("place", name, PLACES)
-        given = {**{name: ABSENT_VALUES[name] for name in PLACES}, **place}
-        given |= {"metric": metric, "value": value}
-        chunk: dict[str, _Column] = {
-            name: np.broadcast_to(self._encode(name, one), value.shape)
-            for name, one in given.items()
-        }
-        self._chunks.append(chunk)
-        self._lengths.append(value.size)
-
-    def by_run(
-        self, *, recipe: Sequence[str], label: Sequence[str], seed: Sequence[int],
-        order: Sequence[str], stage: int = -1,
-    ) -> list[Rows]:  # fmt: skip
-        """Split the rows of R runs, whose names are given, into one collection per run."""
-        if self.runs is None:
-            raise bad("rows", "rows of several runs, Rows(runs=...)", self)
-        found = [Rows() for _ in range(self.runs)]
-        if not self._chunks:
-            return found
-        columns = {
-            name: np.concatenate([chunk[name] for chunk in self._chunks], axis=1)
-            for name in (*PLACES, "metric", "value")
-        }
-        for r, who in enumerate(zip(recipe, label, seed, order, strict=True)):
-            names = dict(zip(("recipe", "label", "seed", "order"), who, strict=True))
-            given: dict[str, Any] = {**names, "stage": stage}
-            part = found[r]
-            part._words = self._words
-            constant = {name: self._encode(name, one) for name, one in given.items()}
-            part._chunks = [{**constant, **{name: column[r] for name, column in columns.items()}}]
-            part._lengths = [columns["value"].shape[1]]
-        return found
-
     def add_array(self, metric: str | Sequence[str], value: Any, **place: Any) -> None:
         """Add numbers; `value` and every field of `place` are broadcast against each other.
 
@@ -166,6 +120,8 @@ class Rows:
         >>> rows.frame()[["stage", "task", "value"]].values.tolist()
         [[0.0, 0.0, 0.9], [0.0, 1.0, 0.1], [1.0, 0.0, 0.5], [1.0, 1.0, 0.8]]
         """
+        if self.runs is not None:
+            raise bad("rows", "those of one run: take `add`", self)
         for name in place:
             if name not in ABSENT_VALUES:
                 raise unknown("place", name, ABSENT_VALUES)
@@ -191,9 +147,61 @@ class Rows:
         self._chunks.append(chunk)
         self._lengths.append(math.prod(shape))
 
-    def add_stage(self, rows: Rows, *, stage: int) -> None:
-        """Add rows collected after a stage; they are assigned to the run of this collection."""
-        self.extend(rows.by_run(**{k: [v] for k, v in self._own.items()}, stage=stage)[0])
+    def _add_of_runs(
+        self, metric: str | Sequence[str], value: Any, place: Mapping[str, Any]
+    ) -> None:
+        value = _as_array(value)
+        value = value[:, None] if value.ndim == 1 else value
+        if value.ndim != 2 or len(value) != self.runs:
+            raise bad(
+                "value", f"numbers [{self.runs}] or [{self.runs}, k], run by run", value.shape
+            )
+        if not isinstance(metric, str) and len(metric) != value.shape[1]:
+            raise bad("metric", f"a name for each of {value.shape[1]} columns", list(metric))
+        for name in place:
+            if name not in PLACES:
+                raise unknown("place", name, PLACES)
+        given = {**_NO_PLACE, **place, "metric": metric, "value": value}
+        chunk = {name: self._encode(name, one) for name, one in given.items()}
+        for name, one in chunk.items():
+            if not isinstance(one, int) and one.shape != value.shape:
+                chunk[name] = np.broadcast_to(one, value.shape)
+        self._chunks.append(chunk)
+        self._lengths.append(value.size)
+
+    def by_run(
+        self, *, recipe: Sequence[str], label: Sequence[str], seed: Sequence[int],
+        order: Sequence[str], stage: int = -1,
+    ) -> list[Rows]:  # fmt: skip
+        """The rows of each of R runs, who have these names."""
+        if self.runs is None:
+            raise bad("rows", "rows of several runs, Rows(runs=...)", self)
+        found = [Rows() for _ in range(self.runs)]
+        if not self._chunks:
+            return found
+        widths = [length // self.runs for length in self._lengths]
+        columns = {name: self._column_of_runs(name, widths) for name in self._chunks[0]}
+        for part, *who in zip(found, recipe, label, seed, order, strict=True):
+            names = dict(zip(("recipe", "label", "seed", "order"), who, strict=True))
+            given: dict[str, Any] = {**names, "stage": stage}
+            constant = {name: self._encode(name, one) for name, one in given.items()}
+            part._words, part._lengths = self._words, [sum(widths)]
+            part._chunks = [{**constant, **{name: next(rows) for name, rows in columns.items()}}]
+        return found
+
+    def _column_of_runs(self, name: str, widths: list[int]) -> Iterator[npt.NDArray[Any]]:
+        """A column [K] for each run after the other; one for all where it is constant."""
+        parts = [chunk[name] for chunk in self._chunks]
+        kind = np.int32 if name in TEXT_COLUMNS else NUMBER_TYPES[name]
+        if all(isinstance(one, int) for one in parts):
+            return itertools.repeat(np.repeat(np.array(parts, kind), widths))
+        shapes = [(self.runs, width) for width in widths]
+        every = [np.broadcast_to(one, shape) for one, shape in zip(parts, shapes, strict=True)]  # type: ignore[arg-type]
+        return iter(np.concatenate(every, axis=1).astype(kind, copy=False))
+
+    def add_stage(self, found: Rows, *, stage: int) -> None:
+        """Add the rows of one run after a stage; they belong to the run that this one knows."""
+        self.extend(found.by_run(**{k: [v] for k, v in self._own.items()}, stage=stage)[0])
 
     def extend(self, other: Rows, prefix: str = "") -> None:
         """Add all rows of another collection, their metrics with a prefix."""
@@ -212,7 +220,7 @@ class Rows:
 
     @classmethod
     def join(cls, several: Sequence[Rows]) -> Rows:
-        """Join several collections into a new one."""
+        """The rows of several collections, which stay as they are."""
         together = cls()
         if several:  # words are only ever added, so sharing them is safe
             together._words = several[0]._words

@@ -53,8 +53,8 @@ def to_float16(scores: Any) -> Float16Scores:
     Examples
     --------
     >>> to_float16([[1.0, -2.5], [3e6, -1e6]])
-    Float16Scores(scores=array([[ 1.0e+00, -2.5e+00], [ 2.344e+04, -7.812e+03]], dtype=float16),
-         exponent=array([0, 7], dtype=int16))
+    Float16Scores(scores=array([[ 1.000e+00, -2.500e+00],
+           [ 2.344e+04, -7.812e+03]], dtype=float16), exponent=array([0, 7], dtype=int16))
     """
     given = as_float32_scores(scores)
     with np.errstate(invalid="ignore"):

@@ -232,7 +232,7 @@ def _contents(
     if inputs.recipes or inputs.environment:
         last.append(("recipes", "Recipes and environment"))
     return [
-        ("summary", "Summary"), ("doctor", "Doctor"), *papers,
+        ("summary", "Summary"), ("doctor", "Diagnostics"), *papers,
         *((f"{section.name}-section", section.title) for section in sections), *last,
     ]  # fmt: skip
 

@@ -26,7 +26,7 @@ def describe_streams(facts: ReportData) -> str:
     >>> from engram.report.report_inputs import COLUMNS, ReportInput
     >>> recipes = {"a": {"stream": {"data": "digits", "kind": "joint"}}}
     >>> row = dict.fromkeys(COLUMNS, "a") | dict.fromkeys(COLUMNS[2:8], 0) | {"value": 1.0}
-    >>> describe_streams(digest(ReportInput(pd.DataFrame([row]), recipes)))
+    >>> describe_streams(build_report_data(ReportInput(pd.DataFrame([row]), recipes)))
     'digits: joint'
     """
     counts = facts.frame[facts.frame["metric"] == "class_count"]

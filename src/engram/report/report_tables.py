@@ -152,7 +152,7 @@ def findings_table(found: Sequence[Finding]) -> Table:
     frame = pd.DataFrame([(f.severity, f.label, f.text) for f in found],
                          columns=["severity", "name", "text"])  # fmt: skip
     columns = (Column("severity", "Severity"), METHOD_COLUMN, Column("text", "Finding"))
-    return Table("doctor", "Doctor", columns, frame)
+    return Table("doctor", "Diagnostics", columns, frame)
 
 
 def ledger_table(content: Mapping[str, Any], digest: ReportData) -> Table | None:

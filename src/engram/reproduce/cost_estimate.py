@@ -111,7 +111,7 @@ def estimate_costs(
     engine = Engine([p.run for p in plans], device=device, together=together, group_size=group_size)
     groups, shrunk = [], dict[int, Stream]()
     for places in engine.groups():
-        lockstep = engine.maps(places) and not engine.apart(places)
+        lockstep = engine.maps(places) and not engine.runs_separately(places)
         runs = [engine.runs[one] for one in (places if lockstep else places[:1])]
         for run in runs:
             if id(run.stream) not in shrunk:
@@ -202,7 +202,7 @@ SHORT_STEPS_SECONDS = (
     0.1  # seconds of a few steps below which the fixed part of a stage may dominate
 )
 ROW_STRIDE = 8  # one of so many rows is enough to time slow steps over whole tasks
-REPLAY_ADDING_ROWS = ("pair", "apart", "tasks")  # kinds of replay that add rows to every step
+REPLAY_ADDING_ROWS = ("pair", "separate", "tasks")  # kinds of replay that add rows to every step
 
 
 class RunSeconds(NamedTuple):
@@ -548,6 +548,6 @@ def shorten_training(training: Training, steps: int) -> Training:
     """Return training settings for a few steps."""
     # one step of the first stage is enough to fill memories and importances
     return replace(
-        training, iterations=steps, epochs=1, first_factor=1 / steps, evaluate_every=0, patience=0,
-        restore_best=False, schedule="constant", min_lr=0.0,
+        training, iterations=steps, epochs=1, first_task_scale=1 / steps, evaluate_every=0,
+        patience=0, restore_best=False, schedule="constant", stop_lr=0.0,
     )  # fmt: skip

@@ -19,6 +19,7 @@ from engram.experiments.pools import find_pool
 from engram.experiments.pools.pool import Work
 from engram.records import Result, RunDirectory, read
 from engram.records.run_arrays import RunKey, list_finished_stages
+from engram.renamed import accept_old_arguments
 from engram.reproduce.paper_table import (
     CellEntry,
     PaperFigure,
@@ -83,6 +84,7 @@ def directory_suffix(embedded: bool, on: str | None) -> str:
     return ("-embedded" if embedded else "") + (f"-on-{Path(on).stem}" if on else "")
 
 
+@accept_old_arguments(again="rerun")
 def reproduce(
     table: PaperTable | str,
     *,
@@ -97,7 +99,7 @@ def reproduce(
     group_size: int = 0,
     compile: bool = False,
     planned: ReproductionPlan | None = None,
-    again: bool = False,
+    rerun: bool = False,
     workers: int = 0,
 ) -> Reproduction:
     """Train the missing runs of a table, and compare our numbers with the paper's.
@@ -120,7 +122,7 @@ def reproduce(
         Fuse the operations of a training step, see `engram.run`.
     planned
         The plan, if the caller has made it already.
-    again
+    rerun
         Rerun finished runs, see `engram.run`.
     workers
         Number of processes. 0: one per core if runs do not train in lockstep, on the CPU, and there
@@ -147,7 +149,7 @@ def reproduce(
     if made.runs and (deadline is None or time.monotonic() < deadline):
         train_missing(
             made, folder, device=device, callback=callback, deadline=deadline,
-            group_size=group_size, compile=compile, again=again, workers=workers,
+            group_size=group_size, compile=compile, rerun=rerun, workers=workers,
         )  # fmt: skip
     known = bool(made.runs) and bool(RunDirectory(folder).result_files())
     result = read(folder) if known else None
@@ -254,23 +256,23 @@ def _draw_figure(
 
 def train_missing(
     made: ReproductionPlan, folder: Path, *, device: Any, callback: Callback | None,
-    deadline: float | None, group_size: int, compile: bool, again: bool, workers: int,
+    deadline: float | None, group_size: int, compile: bool, rerun: bool, workers: int,
 ) -> None:  # fmt: skip
     """Train the missing runs, in this process or several."""
-    left = () if workers else made.runs if again else find_unfinished(made.runs, folder)
+    left = () if workers else made.runs if rerun else find_unfinished(made.runs, folder)
     count = choose_process_count(
         left, device=device, workers=workers, compile=compile, group_size=group_size
     )
     if count == 1:
         execute(
             made.runs, out=folder, device=device, callback=callback, deadline=deadline,
-            group_size=group_size, compile=compile, again=again,
+            group_size=group_size, compile=compile, rerun=rerun,
         )  # fmt: skip
         return
     recipes, plans = zip(*made.by_recipe, strict=True)
     work = Work(
         recipes=recipes, planned=plans, out=folder, device=device, data=made.root, workers=count,
-        callback=callback, deadline=deadline, compile=compile, again=again,
+        callback=callback, deadline=deadline, compile=compile, rerun=rerun,
     )  # fmt: skip
     find_pool("processes")(work)
 

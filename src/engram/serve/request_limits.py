@@ -18,6 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engram.errors import EngramError, check_float, check_int
+from engram.renamed import accept_old_names
 from engram.serve.service_metrics import ServiceMetrics
 
 Scope = MutableMapping[str, Any]
@@ -35,6 +36,7 @@ OPEN_PATHS = (
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
+@accept_old_names
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
     """Limits on the size and time of requests.

@@ -274,9 +274,7 @@ def check_row_numbers(**given: Any) -> None:
         raise BadArgument(f"{name}: expected {expected}, got {got}")
 
 
-# ------------------------------------------------------------------------------------------------
-# A ledger of what a run has read.
-
+# -- the ledger of rows that a run has read --------------------------------------------------------
 
 READ_KINDS = (
     "train", "valid", "memory", "past", "probe", "prologue", "outside", "held_out", "test",

@@ -46,7 +46,7 @@ class ClassTree:
         """What the tree says, to look things up by."""
         return self.names, tuple(sorted(self.parent.items()))
 
-    def above(self, c: int) -> list[int]:
+    def ancestors(self, c: int) -> list[int]:
         """All superclasses of a class, from the top down."""
         found: list[int] = []
         while c in self.parent:
@@ -67,14 +67,14 @@ class ClassTree:
         """How many fine classes lie beneath each superclass."""
         found = dict.fromkeys(self.families, 0)
         for c in range(self.fine):
-            for above in self.above(c):
+            for above in self.ancestors(c):
                 found[above] += 1
         return found
 
     @cached_property
     def paths(self) -> Tensor:
         """[fine, depth + 1] ids from the top down to each fine class, -1 behind shorter paths."""
-        paths = [[*self.above(c), c] for c in range(self.fine)]
+        paths = [[*self.ancestors(c), c] for c in range(self.fine)]
         deep = max(len(path) for path in paths)
         return torch.tensor([path + [-1] * (deep - len(path)) for path in paths])
 
@@ -196,9 +196,7 @@ def _refuse_circles(tree: ClassTree) -> None:
                 break  # a circle further up, which its own members report
 
 
-# ------------------------------------------------------------------------------------------------
-# Where parents of classes are written down: files with child and parent, attributes of data.
-
+# -- reading class trees: files of child and parent, attributes of data ----------------------------
 
 COLUMNS = ("child", "parent")
 

@@ -189,7 +189,7 @@ class _ClassSplits:
             a, b = count_fraction(held[0], len(rows)), count_fraction(held[1], len(rows))
             post.append(mixed[a : a + b])
             for target, part in ((self.valid, mixed[:a]), (self.train, mixed[a + b :])):
-                for above in tree.above(label):
+                for above in tree.ancestors(label):
                     n = len(part)
                     upper = count_superclass_rows(n, tree.width[above], share=shares[0], cap=cap)
                     target.setdefault(above, []).append(part[:upper])
@@ -251,9 +251,7 @@ def _find_class_id(argument: str, wanted: str | int, data: Data) -> int:
     return data.classes.index(found[0])
 
 
-# ------------------------------------------------------------------------------------------------
-# Drawing the tasks of a hierarchical stream.
-
+# -- drawing the tasks of a hierarchical stream ----------------------------------------------------
 
 _ATTEMPTS = 200
 
@@ -329,9 +327,7 @@ def _fill(
     return groups
 
 
-# ------------------------------------------------------------------------------------------------
-# The streams of IIRC as they were published: class trees, task configurations, splits.
-
+# -- the published IIRC streams: class trees, task configurations, splits --------------------------
 
 IIRC_VARIANTS = ("cifar", "imagenet-full", "imagenet-lite")
 IIRC_HELD_OUT = {"cifar": 0.1, "imagenet": 0.04}  # shares for in-task and for post-task validation

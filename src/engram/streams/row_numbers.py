@@ -127,8 +127,7 @@ def partition_rows(groups: Sequence[Tensor], hands: int, seed: int) -> list[Tens
     return [torch.cat(part).sort().values if part else torch.empty(0).long() for part in parts]
 
 
-# ------------------------------------------------------------------------------------------------
-# Shares of a number of rows, counted as the decimal numbers that were written down.
+# -- exact fractions of a number of rows -----------------------------------------------------------
 
 
 def exact_fraction(share: float) -> Fraction:

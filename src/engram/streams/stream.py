@@ -86,9 +86,7 @@ def with_origin(stream: Stream, origin: Origin | None) -> Stream:
     return stream
 
 
-# ------------------------------------------------------------------------------------------------
-# Task and Stream: row numbers and class masks over one Data, never copies of it.
-
+# -- Task and Stream -------------------------------------------------------------------------------
 
 HEADS = ("single", "multi")
 INFORMATION = ("incomplete", "complete")
@@ -270,7 +268,7 @@ class Stream:
         It says how predictions are judged: by their argmax, or as the set of all that lie above a
         threshold. A part of a stream is judged as the whole.
         """
-        return "set" if self.data.several else "single"
+        return "set" if self.data.is_multilabel else "single"
 
     @cached_property
     def held_out(self) -> str:
@@ -309,7 +307,7 @@ class Stream:
         return mask
 
     @cached_property
-    def told(self) -> Tensor:
+    def used_in_training(self) -> Tensor:
         """[T, C] whether training is told the labels of a column for rows of a task."""
         if self.information == "complete":
             return self.opening <= torch.arange(len(self))[:, None]
@@ -364,9 +362,7 @@ class Stream:
         )
 
 
-# ------------------------------------------------------------------------------------------------
-# What every stream must satisfy, whoever built it: rows exist, nothing leaks, labels are shown.
-
+# -- validity of a stream: rows exist, parts are disjoint, every task shows labels -----------------
 
 _DISJOINT_PARTS = (
     ("train", "test"), ("train", "valid"), ("train", "post_valid"),
@@ -450,8 +446,7 @@ def _check_labels(stream: Stream) -> None:
                 raise bad(f"tasks[{k}].{kind}", "rows with a visible label", got)
 
 
-# ------------------------------------------------------------------------------------------------
-# Which classes are new in a task, when tasks are met in another sequence.
+# -- new classes of reordered tasks ----------------------------------------------------------------
 
 
 def update_new_classes(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Task, ...]:
@@ -468,8 +463,7 @@ def update_new_classes(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Tas
     return tuple(result)
 
 
-# ------------------------------------------------------------------------------------------------
-# A stream as values that JSON can hold, and back.
+# -- conversion to and from JSON values ------------------------------------------------------------
 
 
 def task_to_dict(task: Task) -> dict[str, Any]:
@@ -513,9 +507,7 @@ def check_stream_dict(data: Data, plain: Any, view: View | None) -> None:
         raise bad("view", f"a view that describes itself as {plain['view']}", view.describe())
 
 
-# ------------------------------------------------------------------------------------------------
-# Streams as text.
-
+# -- representation as text and HTML ---------------------------------------------------------------
 
 MAX_TASKS_SHOWN = 30  # lines of a table in a notebook
 

@@ -73,7 +73,7 @@ class StreamOutline:
     --------
     >>> from engram.streams import class_incremental
     >>> data = Data.from_arrays([[float(i)] for i in range(20)], [0, 1, 2, 3] * 5)
-    >>> stream = StreamOutline.of(class_incremental(data))
+    >>> stream = StreamOutline.from_stream(class_incremental(data))
     >>> len(stream), stream.order, stream.data.sample_shape, len(stream.tasks[0].train)
     (2, (0, 1, 2, 3), (1,), 8)
     >>> stream.data.x
@@ -96,7 +96,7 @@ class StreamOutline:
         self.features: int | None = None
         self.latents: LatentOutline | None = None
 
-    def beside(self, features: int, latents: LatentOutline | None) -> StreamOutline:
+    def with_features(self, features: int, latents: LatentOutline | None) -> StreamOutline:
         """The outline for a model with features of this width, whose root answers such latents."""
         found = copy.copy(self)
         found.features, found.latents = features, latents
@@ -112,7 +112,7 @@ class StreamOutline:
         return found
 
     @classmethod
-    def of(cls, stream: Stream) -> StreamOutline:
+    def from_stream(cls, stream: Stream) -> StreamOutline:
         """The outline of a stream; made once."""
         if "_outline" not in stream.__dict__:
             stream.__dict__["_outline"] = cls(stream)

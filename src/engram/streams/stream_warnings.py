@@ -45,8 +45,7 @@ def describe_repeats(stream: Stream) -> str:
     return describe_count(count, tests) if count else ""
 
 
-# ------------------------------------------------------------------------------------------------
-# Features of a stream on scales that networks do not learn from.
+# -- features on scales that networks do not learn from --------------------------------------------
 
 
 def describe_scales(stream: Stream) -> str:

@@ -101,7 +101,7 @@ def _use_validation_rows(stream: Stream) -> Stream:
             judged = [replace(task, test=own, post_valid=own[:0]) for task, own in pairs]
             return replace(stream, tasks=tuple(judged), judged_on=kind)
     expected = "validation rows in each of these tasks, as with valid=0.1 (--set valid=0.1)"
-    raise bad("stream", f"{expected}; on='test' (--on test) selects on test rows", "none")
+    raise bad("stream", f"{expected}; on='test' (--select-on test) selects on test rows", "none")
 
 
 def _split_by_attribute(

@@ -147,7 +147,7 @@ class CompiledTrainer(LockstepTrainer):
         rest, twin = iter(tensors), copy.copy(self)
         given = tree_map(lambda _: next(rest), own)
         if "collate" in given:
-            twin.collate = self.collate.on(given.pop("collate"))
+            twin.collate = self.collate.with_tensors(given.pop("collate"))
         for name, value in given.items():
             absent = isinstance(value, tuple) and not value
             setattr(twin, name, None if absent else value)
@@ -173,13 +173,10 @@ def _make_dense(leaf: Tensor) -> Tensor:
     return leaf.clone()  # keeps a dense order of axes, makes others contiguous
 
 
-# ------------------------------------------------------------------------------------------------
-# A lockstep step as one compiled function: element-wise passes are fused into few kernels.
-#
-# The step is first traced with its mapping and differentiation worked out, then handed to
-# ``torch.compile``. A trace is a list of tensor operations; equal traces on equal shapes share one
-# compiled function, so later stages and other seeds do not compile again.
-
+# -- compiling a lockstep step: element-wise passes are fused into few kernels ---------------------
+# The step is traced with mapping and differentiation already applied, then passed to
+# ``torch.compile``. Equal traces on equal shapes share one compiled function, so later stages and
+# other seeds do not compile again.
 
 COMPILERS = ("g++", "clang++", "c++", "cl")
 _KNOWN: dict[Any, Callable[..., Any]] = {}

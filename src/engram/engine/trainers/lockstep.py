@@ -60,8 +60,7 @@ from engram.methods.method import (
     check_update_direction,
 )
 
-# ------------------------------------------------------------------------------------------------
-# One optimiser step of R runs: mapped, in place, on tensors at fixed addresses.
+# -- one optimiser step of R runs, in place, on tensors at fixed addresses -------------------------
 
 
 class MappedStep:
@@ -89,7 +88,7 @@ class MappedStep:
         self.state = tree_map(torch.clone, stack([one.state for one in learners]))
         self.opt = stack([one.opt for one in learners])
         self._whole_opt = self.opt
-        if not self.moving.all:
+        if not self.moving.is_everything:
             self.whole, take = self.vector, self.moving.take
             self.vector = take(self.whole)  # [R, M]
             self.opt = {k: v.clone() if k == "t" else take(v) for k, v in self.opt.items()}
@@ -454,9 +453,7 @@ class LockstepTrainer(MappedStep):
         self.write_back()
 
 
-# ------------------------------------------------------------------------------------------------
-# The verbs of a method, written for one run and mapped over all that train in lockstep.
-
+# -- A method's verbs, mapped over all runs that train in lockstep ---------------------------------
 
 # update, gradient through the networks, loss terms, buffers, what is remembered, kept answers
 MappedGradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor], tuple[Any, ...]]
@@ -506,7 +503,7 @@ class MappedVerbs:
     @property
     def _apart(self) -> bool:
         """Whether the gradient of penalties is had beside that of the data terms."""
-        return self.touches is not False and self.moving.all
+        return self.touches is not False and self.moving.is_everything
 
     def arguments(
         self, vector: Tensor, whole: Tensor | None, buffers: Any, state: Any, batch: Batch,
@@ -538,11 +535,11 @@ class MappedVerbs:
         net = FunctionalNet(
             self.networks, weights, buffers, key=batch.key,
             penalty=weights.detach() if isinstance(beside, tuple) else beside,
-            still=None if self.moving.all else (self.moving, beside),
+            partial=None if self.moving.is_everything else (self.moving, beside),
             real=() if self.padded else batch.row_weights,
         )  # fmt: skip
         net.phase = self.phase
-        net.kept = TeacherCache(batch.x, state, answers) if self.stays else None
+        net.teacher_cache = TeacherCache(batch.x, state, answers) if self.stays else None
         if self.latents:
             net.main = "net.top"
         terms = check_loss_terms(method, method.loss(net, batch, state))
@@ -552,7 +549,7 @@ class MappedVerbs:
         found: dict[str, Tensor] = {}
         if self.remembers if remembers is None else remembers:  # of the pass that the loss made
             found = method.remember(net, batch, state)
-        kept = tuple(net.kept.made) if net.kept is not None else ()
+        kept = tuple(net.teacher_cache.made) if net.teacher_cache is not None else ()
         return total, (terms, net.buffers, found, kept)  # type: ignore[return-value]
 
     def _projected_of_one(

@@ -74,11 +74,11 @@ class SingleTrainer:
         # verbs, optimisers in parts and those written out speak of the whole vector
         exact = learner.vector.is_cuda and learner.vector.dtype != torch.float32
         whole = self._projects or self._follows or self._grouped or exact
-        still = [] if whole else frozen_root_names([learner])
-        self.moving = TrainableSlices(learner.networks.layout, still)
+        frozen = [] if whole else frozen_root_names([learner])
+        self.moving = TrainableSlices(learner.networks.layout, frozen)
         self.net = BoundNet(
             learner.networks, learner.vector, learner.buffers,
-            channels_last=learner.networks.channels_last, still=still,
+            channels_last=learner.networks.channels_last, frozen=frozen,
         )  # fmt: skip
         self.collate = _make_collator(learner, method)
         if learner.latents:
@@ -162,7 +162,7 @@ class SingleTrainer:
         try:
             return gradient(batch)
         except distributed.LostRank:
-            self.net.place(buffers)
+            self.net.bind_buffers(buffers)
             self.sums = sums
             raise
 
@@ -240,7 +240,7 @@ class SingleTrainer:
         parts = torch.autograd.grad(total, inputs, allow_unused=True)
         found_parts, ranks = net.flatten_gradients(parts), distributed.current_ranks()
         if ranks is not None:  # each has followed its own rows; penalties are on the whole vector
-            found_parts = ranks.summed(found_parts)
+            found_parts = ranks.sum_all(found_parts)
         self._log(terms)
         return Gradients(found_parts, parts[-1] if net.touched else None)
 
@@ -316,8 +316,7 @@ def _make_collator(learner: RunLearner, method: Method) -> Collator:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# Entries of a run's vector that may not move while it trains alone.
+# -- parameters that are frozen while a run trains alone -------------------------------------------
 
 
 class FrozenEntries:

@@ -62,7 +62,7 @@ def group_plans(
     >>> base = {"stream": {"data": "blobs"}, "method": "ER", "seeds": 2}
     >>> sizes = ([8], [512, 512])  # of hidden layers
     >>> recipes = [Recipe.of(base | {"model": {"name": "mlp", "hidden": one}}) for one in sizes]
-    >>> [len(group) for group in group_plans(plans_of(recipes))]
+    >>> [len(group) for group in group_plans(make_plans(recipes))]
     [2, 1, 1]
     """
     costs: dict[Plan, float] = {}
@@ -121,7 +121,7 @@ def select_unfinished(groups: Sequence[WorkerGroup], plans: Sequence[Plan]) -> l
     >>> from engram.experiments import Recipe
     >>> from engram.experiments.plan import make_plans
     >>> base = {"stream": {"data": "blobs"}, "method": "ER", "seeds": 6}
-    >>> plans = plans_of([Recipe.of(base | {"model": {"name": "mlp", "hidden": [8]}})])
+    >>> plans = make_plans([Recipe.of(base | {"model": {"name": "mlp", "hidden": [8]}})])
     >>> groups = divide_groups(group_plans(plans), 3)
     >>> (
     ...     [len(group) for group in groups],

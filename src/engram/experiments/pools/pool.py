@@ -15,10 +15,12 @@ from engram.experiments import Callback, Plan, Recipe, execute
 from engram.experiments.plan import make_plans_by_recipe
 from engram.experiments.recorder import Recorder
 from engram.records import Result
+from engram.renamed import accept_old_names
 
 PlanKey = tuple[str, int, str]  # recipe, seed, order
 
 
+@accept_old_names
 @dataclass(kw_only=True)
 class Work:
     """Recipes, and how to run them.
@@ -37,7 +39,7 @@ class Work:
         Receives notes, steps and finished stages, also those of workers.
     deadline
         ``time.monotonic`` after which nothing new is started.
-    compile, deterministic, checkpoint_every, again
+    compile, deterministic, checkpoint_every, rerun
         As in `engram.run`.
     planned
         The plans of each recipe, if the caller has made them already.
@@ -54,7 +56,7 @@ class Work:
     checkpoint_every: float | str = "5m"
     callback: Callback | None = None
     deadline: float | None = None
-    again: bool = False
+    rerun: bool = False
     planned: Sequence[Sequence[Plan]] = ()
 
     def __post_init__(self) -> None:
@@ -74,7 +76,7 @@ class Work:
         """Run everything in this process; see `engram.run` for `together`."""
         return execute(
             self.plans, out=self.out, device=self.device, together=together,
-            compile=self.compile, callback=self.callback, deadline=self.deadline, again=self.again,
+            compile=self.compile, callback=self.callback, deadline=self.deadline, rerun=self.rerun,
             deterministic=self.deterministic, checkpoint_every=self.checkpoint_every,
         ).result()  # fmt: skip
 

@@ -75,7 +75,7 @@ def train(work: Work) -> Result:
         work.out,
         device=device,
         callback=work.callback,
-        again=work.again,
+        rerun=work.rerun,
     )
     late = work.deadline is not None and time.monotonic() >= work.deadline
     if recorder.open and not late and recorder.folder is not None:

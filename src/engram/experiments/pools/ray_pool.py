@@ -83,7 +83,7 @@ def _train_into(work: Work, folder: Path) -> Result:
         folder,
         device="cpu",
         callback=work.callback,
-        again=work.again,
+        rerun=work.rerun,
     )
     late = work.deadline is not None and time.monotonic() >= work.deadline
     if recorder.open and not late and recorder.folder is not None:

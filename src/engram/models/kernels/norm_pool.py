@@ -182,8 +182,7 @@ def _measure_gap(
     return max(float((a.detach() - b.detach()).abs().max()) for a, b in pairs)
 
 
-# ------------------------------------------------------------------------------------------------
-# Kernels of our own are tried before they are trusted, and given up in words.
+# -- trials of a kernel before it is used ----------------------------------------------------------
 
 
 def passes_trial(gap: Callable[[], float], most: float, *, what: str, broken: list[str]) -> bool:

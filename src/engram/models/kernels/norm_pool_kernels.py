@@ -230,9 +230,7 @@ def _backward(
         tl.store(dx + at + ((k // 2) * W + k % 2) * C, d, mask=here)
 
 
-# ------------------------------------------------------------------------------------------------
-# Launches of the kernels of batch norm and pooling; imported on CUDA only.
-
+# -- launching the kernels of batch norm and pooling -----------------------------------------------
 
 TILE = 4096  # entries that a program holds at once
 PARTS = 528  # programs of a sum: four for each processor of a large GPU

@@ -7,10 +7,5 @@ Planning, measuring and verdicts are the same for all and are in `reproduce`. Be
 
 from __future__ import annotations
 
-PAPER_NAMES = (
-    "rwalk",
-    "cgl",
-    "confer",
-    "iirc",
-    "cnd",
-)  # modules here, whose `TABLES` are a `Paper`
+# modules here, whose `TABLES` are a `Paper`; what a paper only enumerates is in tables/NAME.yaml
+PAPER_NAMES = ("rwalk", "cgl", "confer", "iirc", "cnd")

@@ -1,20 +1,22 @@
-"""The skeleton benchmark (CGL): preset, recipes, tables, figures and drawings."""
+"""Sensitivity of continual graph learning on skeletons (CGL, Wei et al. 2024): preset, recipes,
+tables, figures.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from engram.data import Data
-from engram.errors import check_choice, check_float, check_int, unknown
+from engram.errors import check_choice, check_float, unknown
 from engram.experiments import Recipe
 from engram.learner.objectives import OBJECTIVES, SCOPES
-from engram.metrics.statistics import std
+from engram.renamed import accept_old_names
 from engram.reproduce import measures
 from engram.reproduce.cells import Cell
 from engram.reproduce.paper_table import (
@@ -25,8 +27,22 @@ from engram.reproduce.paper_table import (
     Measure,
     PaperFigure,
 )
-from engram.reproduce.papers.figure_parts import LegendNames, assign_looks, make_frame
-from engram.reproduce.papers.paper_base import Paper, PaperPreset, require_classes
+from engram.reproduce.papers.figure_parts import (
+    PlotGrid,
+    Records,
+    assign_looks,
+    make_figure,
+    mean_records,
+)
+from engram.reproduce.papers.paper_base import (
+    Paper,
+    PaperData,
+    PaperPreset,
+    check_choices,
+    check_ints,
+    default_options,
+    require_classes,
+)
 from engram.streams.task_orders import all_task_orders, class_order, random_class_orders
 
 if TYPE_CHECKING:
@@ -40,44 +56,22 @@ METHODS = ("BARE", "EWC", "MAS", "TWP", "LwF", "GEM", "REPLAY")
 CLASSES, PER_TASK = 10, 2
 TASKS = tuple(tuple(range(c, c + PER_TASK)) for c in range(0, CLASSES, PER_TASK))
 Order = tuple[int, ...]
-
-# What the paper calls the parameters, and the fields of our methods.
-FIELDS: dict[str, dict[str, str]] = {
-    "BARE": {}, "JOINT": {},
-    "EWC": {"memory_strength": "strength"},
-    "MAS": {"memory_strength": "strength"},
-    "TWP": {"lambda_l": "strength", "lambda_t": "top", "beta": "beta_strength"},
-    "LwF": {"lambda_dist": "strength", "T": "temperature"},
-    "GEM": {"memory_strength": "margin", "frac_memories": "memory.fraction"},
-    "REPLAY": {"frac_memories": "fraction"},
-}  # fmt: skip
-GRIDS: dict[str, dict[str, tuple[float, ...]]] = {  # table 5
-    "EWC": {"memory_strength": (1, 100, 1e4, 1e6)},
-    "MAS": {"memory_strength": (1, 100, 1e4, 1e6)},
-    "TWP": {"lambda_l": (100, 1e4), "lambda_t": (100, 1e4), "beta": (0.01, 0.1)},
-    "LwF": {"lambda_dist": (0.1, 1, 10), "T": (0.2, 2, 20)},
-    "GEM": {"memory_strength": (0.05, 0.5, 5), "frac_memories": (0.05, 0.1, 0.2)},
-    "REPLAY": {"frac_memories": (0.05, 0.1, 0.2)},
-}
-BEST: dict[str, dict[str, float]] = {  # table 3, N-UCLA
-    "EWC": {"memory_strength": 1e6}, "MAS": {"memory_strength": 100},
-    "TWP": {"lambda_l": 1e4, "lambda_t": 1e4, "beta": 0.01},
-    "LwF": {"lambda_dist": 1, "T": 2},
-    "GEM": {"memory_strength": 5, "frac_memories": 0.2}, "REPLAY": {"frac_memories": 0.2},
-}  # fmt: skip
-BEST_NTU = {
-    **BEST, "TWP": {**BEST["TWP"], "lambda_l": 100}, "LwF": {**BEST["LwF"], "lambda_dist": 0.1},
-}  # fmt: skip
+DATA = PaperData("cgl")
+FIELDS: Mapping[str, Mapping[str, str]] = DATA["fields"]
+GRIDS: Mapping[str, Mapping[str, Sequence[float]]] = DATA["grids"]
+BEST: Mapping[str, Mapping[str, float]] = DATA["best"]
+BEST_NTU: Mapping[str, Mapping[str, float]] = {**BEST, **DATA["best_ntu"]}
 
 
+# -- preset ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class CGLProtocol:
     """One data set of the paper, its skeleton, and the parameters found best on it (table 3)."""
 
     data: str
     edges: str
-    data_options: Mapping[str, Any] = field(default_factory=dict)
-    best: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: BEST)
+    data_options: Mapping[str, Any] = default_options()
+    best: Mapping[str, Mapping[str, float]] = default_options(**BEST)
 
     def on(self, data: Data, name: str) -> CGLProtocol:
         """The protocol on another set with as many joints; orders and units are of ten classes."""
@@ -85,6 +79,7 @@ class CGLProtocol:
         return replace(self, data=name, data_options={})
 
 
+@accept_old_names
 @dataclass(frozen=True, kw_only=True)
 class CGLPreset(PaperPreset[CGLProtocol]):
     """The choices of all tables and figures.
@@ -101,7 +96,7 @@ class CGLPreset(PaperPreset[CGLProtocol]):
         squared gradient of the whole task's objective without a half, TWP's second pass adds to the
         first one's gradient, LwF's cross-entropy covers the new classes only.
     gem_scope
-        Which classes compete for GEM's memories: those open ``then``.
+        Which classes compete for GEM's memories: those open ``at_time``, in the row's task.
     replay_loss
         The loss of REPLAY where it is not `loss`: ``ce`` is without the balance of classes.
     precision
@@ -130,25 +125,24 @@ class CGLPreset(PaperPreset[CGLProtocol]):
     batch_size: int = 0
     loss: str = "balanced"
     scope: str = "seen"
-    gem_scope: str = "then"
+    gem_scope: str = "at_time"
     replay_loss: str = ""
     optim_reset: bool = False
     precision: str = "float32"
-    ewc: Mapping[str, Any] = field(
-        default_factory=lambda: {"half": False, "group": "full", "term": "objective",
-                                 "batch_statistics": True})  # fmt: skip
-    mas: Mapping[str, Any] = field(
-        default_factory=lambda: {"importance": "batch_sq", "accum": "avg_by_count",
-                                 "batch_statistics": True})  # fmt: skip
-    twp: Mapping[str, Any] = field(
-        default_factory=lambda: {"beta": "off", "edge_softmax": True, "accumulate": True,
-                                 "batch_statistics": True})  # fmt: skip
-    lwf: Mapping[str, Any] = field(
-        default_factory=lambda: {"ce_scope": "new", "blocks": "per_task"})  # fmt: skip
-    gem: Mapping[str, Any] = field(default_factory=dict)
-    replay: Mapping[str, Any] = field(default_factory=dict)
-    gcn: Mapping[str, Any] = field(default_factory=dict)
-    stgcn: Mapping[str, Any] = field(default_factory=dict)
+    ewc: Mapping[str, Any] = default_options(
+        half=False, group="full", term="objective", batch_statistics=True
+    )
+    mas: Mapping[str, Any] = default_options(
+        importance="batch_sq", accum="avg_by_count", batch_statistics=True
+    )
+    twp: Mapping[str, Any] = default_options(
+        beta="off", edge_softmax=True, accumulate=True, batch_statistics=True
+    )
+    lwf: Mapping[str, Any] = default_options(ce_scope="new", blocks="per_task")
+    gem: Mapping[str, Any] = default_options()
+    replay: Mapping[str, Any] = default_options()
+    gcn: Mapping[str, Any] = default_options()
+    stgcn: Mapping[str, Any] = default_options()
     widths: tuple[int, ...] = (32, 64, 128, 256, 512)
     depths: tuple[int, ...] = (1, 2, 4, 8, 16)
     wide_seeds: int = 5
@@ -159,30 +153,18 @@ class CGLPreset(PaperPreset[CGLProtocol]):
     keep: str = "counts"
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "wide_seeds", "stgcn_seeds", "grid_seeds"):
-            check_int(name, getattr(self, name), 1)
-        for name in ("task_orders", "class_orders", "stgcn_task_orders", "stgcn_class_orders"):
-            check_int(name, getattr(self, name))
-        check_int("epochs", self.epochs, 1)
-        check_int("batch_size", self.batch_size)
+        check_ints(self, "seeds", "wide_seeds", "stgcn_seeds", "grid_seeds", low=1)
+        check_ints(self, "task_orders", "class_orders", "stgcn_task_orders", "stgcn_class_orders")
+        check_ints(self, "epochs", "widths", "depths", low=1)
+        check_ints(self, "batch_size")
         check_float("lr", self.lr, open_low=True)
         for name in filter(None, (self.loss, self.replay_loss)):
             check_choice("loss", name, ("auto", *OBJECTIVES))
-        for name in ("scope", "gem_scope"):
-            check_choice(name, getattr(self, name), ("auto", *SCOPES))
-        for name in ("widths", "depths"):
-            for value in getattr(self, name):
-                check_int(name, value, 1)
+        check_choices(self, ("auto", *SCOPES), "scope", "gem_scope")
 
 
 PAPER = CGLPreset()
-# The same studies on the embedded skeletons, in two minutes on two cores.
-EMBEDDED = CGLPreset(
-    ucla=CGLProtocol(data="skeletons", edges="ucla", data_options={"per_class": 20, "frames": 8}),
-    ntu=None, seeds=2, task_orders=3, class_orders=2, epochs=8, lr=1e-2, widths=(8, 16),
-    depths=(1, 2), wide_seeds=1, gcn={"width": 8, "hidden": 8}, stgcn={"width": 4, "tk": 3},
-    stgcn_task_orders=2, stgcn_class_orders=1,
-)  # fmt: skip
+EMBEDDED = DATA.build(CGLPreset, "embedded")
 
 
 # -- orders ----------------------------------------------------------------------------------------
@@ -201,6 +183,22 @@ def task_orders(count: int, seed: int) -> list[Order]:
 def class_orders(count: int, seed: int) -> list[Order]:
     """Random class orders, cut into tasks of two neighbours."""
     return random_class_orders(CLASSES, count, seed) if count else []
+
+
+def make_orders(preset: CGLPreset, model: str) -> dict[str, list[tuple[int, ...]]]:
+    """Orders of a study by what they shuffle; a class order that moves whole tasks counts once."""
+    small = model == "stgcn"
+    tasks = task_orders(
+        preset.stgcn_task_orders if small else preset.task_orders, preset.order_seed
+    )
+    drawn = preset.stgcn_class_orders if small else preset.class_orders
+    classes = [o for o in class_orders(drawn, preset.order_seed) if o not in set(tasks)]
+    return {"task": tasks, "class": classes}
+
+
+def apply_orders(made: Recipe, orders: Sequence[Order]) -> tuple[Recipe, ...]:
+    """The recipe once per class order; all have its id."""
+    return tuple(made.in_order(order) for order in orders)
 
 
 # -- recipes ---------------------------------------------------------------------------------------
@@ -246,7 +244,7 @@ def recipe(
         Added to the label.
     """
     protocol = preset.protocol(dataset)
-    options = {**protocol.data_options, **({"split": split} if split else {})}
+    where = {**protocol.data_options, **({"split": split} if split else {})}
     best = protocol.best.get(method, {})
     # left out where it is the default, so that ids of recipes stay as they were
     precision = {} if preset.precision == "float32" else {"precision": preset.precision}
@@ -254,7 +252,7 @@ def recipe(
     loss = preset.replay_loss if method == "REPLAY" and preset.replay_loss else preset.loss
     return Recipe.of({
         "stream": {"kind": "class_incremental", "data": protocol.data,
-                   "classes_per_task": PER_TASK, **({"data_options": options} if options else {})},
+                   "classes_per_task": PER_TASK, **({"data_options": where} if where else {})},
         "model": {"edges": protocol.edges, **(model or {"name": "gcn", **preset.gcn})},
         "method": method_spec(preset, method, best if values is None else values),
         "training": {"epochs": preset.epochs, "batch_size": preset.batch_size, "lr": preset.lr,
@@ -263,11 +261,6 @@ def recipe(
         "seeds": seeds or preset.seeds, "keep": preset.keep, "average": "macro",
         "label": f"{method} ({preset.shown(dataset)}{', ' if note else ''}{note})",
     })  # fmt: skip
-
-
-def apply_orders(made: Recipe, orders: Sequence[Order]) -> tuple[Recipe, ...]:
-    """The recipe once per class order; all have its id."""
-    return tuple(made.in_order(order) for order in orders)
 
 
 def make_grid(preset: CGLPreset, dataset: str, method: str) -> dict[tuple[float, ...], Recipe]:
@@ -292,203 +285,30 @@ def beta_acts(preset: CGLPreset) -> bool:
     return str(preset.twp.get("beta", "off")) != "off"
 
 
-# ------------------------------------------------------------------------------------------------
-# Figures 1 and 3 to 8 of the skeleton benchmark: their runs and numbers.
-
-
-HEAD = "single"
-STGCN_METHODS = tuple(m for m in METHODS if m != "TWP")  # TWP reads layers that only the GCN has
-ORDER_KINDS = ("task", "class")  # what an order shuffles
-
-
-def build_figures(name: str, preset: CGLPreset) -> tuple[PaperFigure, ...]:
-    """The figures under a name: one per data set, where there are two."""
-    makers: dict[str, Callable[[CGLPreset, str], PaperFigure]] = {
-        "fig1": _class_figure,
-        "fig3": lambda p, d: _scatter_figure(p, d, "fig3", "gcn", ORDER_KINDS[:1]),
-        "fig4": lambda p, d: _scatter_figure(p, d, "fig4", "stgcn", ORDER_KINDS[:1]),
-        "fig5": lambda p, d: _scatter_figure(p, d, "fig5", "gcn", ORDER_KINDS),
-        "fig6": lambda p, d: _scatter_figure(p, d, "fig6", "stgcn", ORDER_KINDS),
-        "fig7": lambda p, d: _evolution_figure(p, d, "fig7", "width"),
-        "fig8": lambda p, d: _evolution_figure(p, d, "fig8", "depth"),
-    }
-    both = name in ("fig3", "fig5") and preset.ntu is not None
-    return tuple(makers[name](preset, dataset) for dataset in ((UCLA, NTU) if both else (UCLA,)))
-
-
-def _part_name(name: str, shown: str) -> str:
-    return f"{name}-{shown.partition('-')[0].lower()}"
-
-
-def make_orders(preset: CGLPreset, model: str) -> dict[str, list[tuple[int, ...]]]:
-    """Orders of a study by what they shuffle; a class order that moves whole tasks counts once."""
-    small = model == "stgcn"
-    tasks = task_orders(
-        preset.stgcn_task_orders if small else preset.task_orders, preset.order_seed
-    )
-    drawn = preset.stgcn_class_orders if small else preset.class_orders
-    classes = [o for o in class_orders(drawn, preset.order_seed) if o not in set(tasks)]
-    return {"task": tasks, "class": classes}
-
-
-def _study_recipes(
-    preset: CGLPreset, dataset: str, model: str, kinds: Sequence[str]
-) -> dict[tuple[str, str], tuple[Recipe, ...]]:
-    """Recipes of a study by method and kind of order."""
-    orders = make_orders(preset, model)
-    found = {}
-    for method in METHODS if model == "gcn" else STGCN_METHODS:
-        if model == "gcn":
-            base = recipe(preset, dataset, method)
-        else:
-            base = recipe(preset, dataset, method, model={"name": "stgcn", **preset.stgcn},
-                          seeds=preset.stgcn_seeds, note="ST-GCN")  # fmt: skip
-        for kind in kinds:
-            found[method, kind] = apply_orders(base, orders[kind])
-    return found
-
-
-def _flatten(groups: Mapping[Any, Sequence[Recipe]]) -> tuple[Recipe, ...]:
-    return tuple(made for group in groups.values() for made in group)
-
-
-def _row_keys(
-    dataset: str, groups: Mapping[tuple[str, str], Sequence[Recipe]]
-) -> tuple[dict[str, str], ...]:
-    """What each of the recipes stands for."""
-    return tuple(
-        {"dataset": dataset, "method": method, "orders": kind}
-        for (method, kind), group in groups.items()
-        for _ in group
-    )
-
-
-# -- figure 1 --------------------------------------------------------------------------------------
-def _class_figure(preset: CGLPreset, dataset: str) -> PaperFigure:
-    groups = _study_recipes(preset, dataset, "gcn", ORDER_KINDS)
-
-    def data(result: Result) -> pd.DataFrame:
-        records: list[dict[str, Any]] = []
-        for (method, kind), recipes in groups.items():
-            runs = measures.select_runs(result, recipes, HEAD)
-            if runs is None:
-                continue
-            mean: Any = runs.class_accuracy().dropna().groupby(level="order").mean()  # over seeds
-            long = mean.rename_axis(columns="class").stack().rename("accuracy").reset_index()
-            records += long.assign(method=method, orders=kind).to_dict("records")
-        return make_frame(records, ("method", "orders", "order", "class", "accuracy"))
-
-    title = f"Accuracy of every class under all orders, {preset.shown(dataset)}"
-    return PaperFigure(
-        name="fig1", title=title, recipes=_flatten(groups), data=data, draw=draw_classes,
-        rows=_row_keys(dataset, groups),
-    )  # fmt: skip
-
-
-# -- figures 3 to 6 --------------------------------------------------------------------------------
-def _scatter_figure(
-    preset: CGLPreset, dataset: str, name: str, model: str, kinds: Sequence[str]
-) -> PaperFigure:
-    groups = _study_recipes(preset, dataset, model, kinds)
-
-    def data(result: Result) -> pd.DataFrame:
-        records: list[dict[str, Any]] = []
-        for (method, kind), recipes in groups.items():
-            records += order_points(result, recipes, {"method": method, "orders": kind})
-        return make_frame(records, POINT_COLUMNS)
-
-    shown, net = preset.shown(dataset), "ST-GCN" if model == "stgcn" else "GCN"
-    return PaperFigure(
-        name=_part_name(name, shown), title=f"Accuracy against forgetting, {shown}, {net}",
-        recipes=_flatten(groups), data=data, draw=draw_scatter, rows=_row_keys(dataset, groups),
-    )  # fmt: skip
-
-
-POINT_COLUMNS = ("method", "orders", "order", "repetitions", "tasks", "average_accuracy",
-                 "forgetting", "bound")  # fmt: skip
-
-
-def order_points(
-    result: Result, recipes: Sequence[Recipe], names: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """One point per order: means over repetitions of AA, AF and the bound on AF (theorem 1)."""
-    import pandas as pd
-
-    runs = measures.select_runs(result, recipes, HEAD)
-    if runs is None:
-        return []
-    metrics = ("average_accuracy", "forgetting", "forgetting_bound")
-    table: Any = pd.DataFrame({name: runs.metric(name) for name in metrics})
-    table = table.assign(order=[run.order for run in runs.runs], tasks=runs.tasks).dropna()
-    groups = table.groupby("order")
-    mean = groups.mean().assign(repetitions=groups.size()).astype({"tasks": int})
-    mean = mean.rename(columns={"forgetting_bound": "bound"}).reset_index()
-    found: list[dict[str, Any]] = mean.assign(**names).to_dict("records")
-    return found
-
-
-# -- figures 7 and 8 -------------------------------------------------------------------------------
 def make_architecture(preset: CGLPreset, dataset: str, axis: str, value: int) -> dict[str, Any]:
     """The GCN of one point of the study; the classification layers stay as they are."""
     edges = preset.protocol(dataset).edges
     return {"name": "gcn", **preset.gcn, "edges": edges, axis: value}
 
 
-def _evolution_figure(preset: CGLPreset, dataset: str, name: str, axis: str) -> PaperFigure:
-    values = preset.widths if axis == "width" else preset.depths
-    rows = {
-        (method, value): recipe(
-            preset, dataset, method, model=make_architecture(preset, dataset, axis, value),
-            seeds=preset.wide_seeds, note=f"{axis} {value}",
-        )
-        for value in values
-        for method in (*METHODS, "JOINT")
-    }  # fmt: skip
-
-    def data(result: Result) -> pd.DataFrame:
-        records: list[dict[str, Any]] = []
-        for (method, value), made in rows.items():
-            for metric in ("average_accuracy", "forgetting"):
-                found = measures.metric(metric, made, head=HEAD)(result)
-                found = found[~np.isnan(found)]
-                if len(found):
-                    records.append({
-                        "method": method, axis: value, "metric": metric,
-                        "value": float(found.mean()), "std": float(std(found, ddof=0)),
-                        "repetitions": len(found),
-                    })  # fmt: skip
-        return make_frame(records, ("method", axis, "metric", "value", "std", "repetitions"))
-
-    return PaperFigure(
-        name=name,
-        title=f"Accuracy and forgetting over the {axis} of the GCN, {preset.shown(dataset)}",
-        recipes=tuple(rows.values()), data=data, draw=lambda table: draw_evolution(table, axis),
-        rows=tuple({"dataset": dataset, "method": m, axis: str(value)} for m, value in rows),
-    )  # fmt: skip
+def _stgcn_recipe(preset: CGLPreset, dataset: str, method: str) -> Recipe:
+    model = {"name": "stgcn", **preset.stgcn}
+    return recipe(preset, dataset, method, model=model, seeds=preset.stgcn_seeds, note="ST-GCN")
 
 
-# ------------------------------------------------------------------------------------------------
-# Sensitivity of continual graph learning on skeletons (Wei et al. 2024): tables and figures.
-
-
-TITLES = {
-    "1": "sequences, joints, classes and tasks of the two data sets",
-    "2": "order sensitivity: AOPD and MOPD of tasks and classes",
-    "3": "best parameters of each method, found on validation rows",
-    "4": "widths and depths of the architecture study",
-    "5": "parameters that were tried",
-    "fig1": "accuracy of every class under all orders",
-    "fig3": "accuracy against forgetting, all task orders, GCN",
-    "fig4": "accuracy against forgetting, task orders, ST-GCN",
-    "fig5": "accuracy against forgetting, task and class orders, GCN",
-    "fig6": "accuracy against forgetting, task and class orders, ST-GCN",
-    "fig7": "accuracy and forgetting over the width of the GCN",
-    "fig8": "accuracy and forgetting over the depth of the GCN",
-}
-WITHOUT_DATA = ("4", "5")
+# -- tables ----------------------------------------------------------------------------------------
 TOLERANCE_PERCENT = 3.0  # tolerance in percent
 TASK_ORDER = "task-order"
 PLAIN_METHODS = ("BARE", "REPLAY")  # methods without details that text and code tell differently
+# What table 1 counts of a stream. It prints whole numbers: 1484 / 5 as 297, 6667 / 5 as 1333.
+COUNTS: dict[str, Callable[[Stream], float]] = {
+    "n_action_sequences": lambda stream: len(stream.data),
+    "n_joints": lambda stream: stream.data.sample_shape[2],
+    "n_classes": lambda stream: len(stream.order),
+    "n_tasks": lambda stream: len(stream),
+    "avg_sequences_per_task": lambda stream: round(len(stream.data) / len(stream)),
+    "frames_per_sequence": lambda stream: stream.data.sample_shape[1],
+}
 
 
 def _reasons(preset: CGLPreset, dataset: str, method: str) -> tuple[str, ...]:
@@ -497,26 +317,14 @@ def _reasons(preset: CGLPreset, dataset: str, method: str) -> tuple[str, ...]:
     )
 
 
-# -- table 1 ---------------------------------------------------------------------------------------
 def _data_entry(preset: CGLPreset, cell: Cell) -> CellEntry:
-    """Numbers of the data itself; nothing is trained."""
-    counts: dict[str, Callable[[Stream], float]] = {
-        "n_action_sequences": lambda stream: len(stream.data),
-        "n_joints": lambda stream: stream.data.sample_shape[2],
-        "n_classes": lambda stream: len(stream.order),
-        "n_tasks": lambda stream: len(stream),
-        # the table prints whole numbers: 1484 / 5 as 297, 6667 / 5 as 1333
-        "avg_sequences_per_task": lambda stream: round(len(stream.data) / len(stream)),
-        "frames_per_sequence": lambda stream: stream.data.sample_shape[1],
-    }
-    made = recipe(preset, cell["dataset"], "BARE")
+    """Table 1: numbers of the data itself; nothing is trained."""
     return CellEntry(
-        counted=(made, counts[cell["metric"]]), tolerance=0.0,
+        counted=(recipe(preset, cell["dataset"], "BARE"), COUNTS[cell["metric"]]), tolerance=0.0,
         reasons=preset.reasons(cell["dataset"]),
     )  # fmt: skip
 
 
-# -- table 2 ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CGLStudy:
     """The runs of one method on one data set."""
@@ -575,9 +383,8 @@ class SensitivityEntries:
         return recipes, measures.order_disparities(recipes, units)
 
 
-# -- table 3 ---------------------------------------------------------------------------------------
 def _searched_entry(preset: CGLPreset, cell: Cell) -> CellEntry:
-    """The value of one parameter at the point of the grid with the best validation accuracy."""
+    """Table 3: a parameter at the point of the grid with the best validation accuracy."""
     dataset, method, name = cell["dataset"], cell["method"], cell["metric"]
     if name == "beta" and not beta_acts(preset):
         return CellEntry(missing="beta's term is off, as in the base code, so all values are alike")
@@ -606,7 +413,6 @@ def best_value(points: dict[tuple[float, ...], Recipe], place: int) -> Measure:
     return measure
 
 
-# -- tables 4 and 5 --------------------------------------------------------------------------------
 def _architecture_entry(preset: CGLPreset, cell: Cell) -> CellEntry:
     """Width or depth of our network when it is built for a point of the study."""
     from engram.models import build as build_model
@@ -629,25 +435,128 @@ def _grid_value_entry(cell: Cell) -> CellEntry:
     return CellEntry(measure=measures.constant(float(values[place])), tolerance=0.0)
 
 
-TABLES = Paper(
-    name="cgl", titles=TITLES, paper=PAPER, embedded=EMBEDDED,
-    tables={
-        "1": lambda preset: lambda cell: _data_entry(preset, cell),
-        "2": lambda preset: SensitivityEntries(preset).entry,
-        "3": lambda preset: lambda cell: _searched_entry(preset, cell),
-        "4": lambda preset: lambda cell: _architecture_entry(preset, cell),
-        "5": lambda preset: _grid_value_entry,
-    },
-    figures=build_figures, without_data=WITHOUT_DATA,
-)  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------------
-# Drawings of the figures of the skeleton benchmark, from their tables of numbers.
-
-
-DRAWN_METHODS = (*METHODS, "JOINT")
+# -- figures ---------------------------------------------------------------------------------------
+HEAD = "single"
+STGCN_METHODS = tuple(m for m in METHODS if m != "TWP")  # TWP reads layers that only the GCN has
+ORDER_KINDS = ("task", "class")  # what an order shuffles
+# Figures 3 to 6 by network and kinds of orders, 7 and 8 by what is varied.
+SCATTERS = {
+    "fig3": ("gcn", ORDER_KINDS[:1]), "fig4": ("stgcn", ORDER_KINDS[:1]),
+    "fig5": ("gcn", ORDER_KINDS), "fig6": ("stgcn", ORDER_KINDS),
+}  # fmt: skip
+EVOLUTIONS = {"fig7": "width", "fig8": "depth"}
+POINT_COLUMNS = ("method", "orders", "order", "repetitions", "tasks", "average_accuracy",
+                 "forgetting", "bound")  # fmt: skip
 AXES = {"average_accuracy": "average accuracy", "forgetting": "average forgetting"}
+
+
+def build_figures(name: str, preset: CGLPreset) -> tuple[PaperFigure, ...]:
+    """The figures under a name: one per data set, where there are two."""
+    if name == "fig1":
+        return (_class_figure(preset, UCLA),)
+    if name in EVOLUTIONS:
+        return (_evolution_figure(preset, UCLA, name),)
+    both = name in ("fig3", "fig5") and preset.ntu is not None
+    return tuple(_scatter_figure(preset, one, name) for one in ((UCLA, NTU) if both else (UCLA,)))
+
+
+def _study_rows(
+    preset: CGLPreset, dataset: str, model: str, kinds: Sequence[str]
+) -> dict[tuple[str, str, str], tuple[Recipe, ...]]:
+    """Recipes of a study by data set, method and kind of order."""
+    orders = make_orders(preset, model)
+    make, methods = (recipe, METHODS) if model == "gcn" else (_stgcn_recipe, STGCN_METHODS)
+    bases = {method: make(preset, dataset, method) for method in methods}
+    return {
+        (dataset, method, kind): apply_orders(base, orders[kind])
+        for method, base in bases.items()
+        for kind in kinds
+    }
+
+
+def _name_study(row: tuple[str, str, str]) -> dict[str, str]:
+    return dict(zip(("dataset", "method", "orders"), row, strict=True))
+
+
+def _class_figure(preset: CGLPreset, dataset: str) -> PaperFigure:
+    def accuracies(result: Result, row: tuple[str, str, str], recipes: Sequence[Recipe]) -> Records:
+        runs = measures.select_runs(result, recipes, HEAD)
+        if runs is None:
+            return []
+        mean: Any = runs.class_accuracy().dropna().groupby(level="order").mean()  # over seeds
+        long = mean.rename_axis(columns="class").stack().rename("accuracy").reset_index()
+        found: Records = long.assign(method=row[1], orders=row[2]).to_dict("records")
+        return found
+
+    return make_figure(
+        "fig1", f"Accuracy of every class under all orders, {preset.shown(dataset)}",
+        _study_rows(preset, dataset, "gcn", ORDER_KINDS), names=_name_study, records=accuracies,
+        columns=("method", "orders", "order", "class", "accuracy"), draw=draw_classes,
+    )  # fmt: skip
+
+
+def _scatter_figure(preset: CGLPreset, dataset: str, name: str) -> PaperFigure:
+    model, kinds = SCATTERS[name]
+    shown, net = preset.shown(dataset), "ST-GCN" if model == "stgcn" else "GCN"
+    return make_figure(
+        f"{name}-{shown.partition('-')[0].lower()}",
+        f"Accuracy against forgetting, {shown}, {net}",
+        _study_rows(preset, dataset, model, kinds), names=_name_study, draw=draw_scatter,
+        records=lambda result, row, recipes: order_points(
+            result, recipes, {"method": row[1], "orders": row[2]}
+        ),
+        columns=POINT_COLUMNS,
+    )  # fmt: skip
+
+
+def order_points(
+    result: Result, recipes: Sequence[Recipe], names: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """One point per order: means over repetitions of AA, AF and the bound on AF (theorem 1)."""
+    import pandas as pd
+
+    runs = measures.select_runs(result, recipes, HEAD)
+    if runs is None:
+        return []
+    metrics = ("average_accuracy", "forgetting", "forgetting_bound")
+    table: Any = pd.DataFrame({name: runs.metric(name) for name in metrics})
+    table = table.assign(order=[run.order for run in runs.runs], tasks=runs.tasks).dropna()
+    groups = table.groupby("order")
+    mean = groups.mean().assign(repetitions=groups.size()).astype({"tasks": int})
+    mean = mean.rename(columns={"forgetting_bound": "bound"}).reset_index()
+    found: list[dict[str, Any]] = mean.assign(**names).to_dict("records")
+    return found
+
+
+def _evolution_figure(preset: CGLPreset, dataset: str, name: str) -> PaperFigure:
+    axis = EVOLUTIONS[name]
+    rows = {
+        (method, value): (recipe(
+            preset, dataset, method, model=make_architecture(preset, dataset, axis, value),
+            seeds=preset.wide_seeds, note=f"{axis} {value}",
+        ),)
+        for value in (preset.widths if axis == "width" else preset.depths)
+        for method in (*METHODS, "JOINT")
+    }  # fmt: skip
+
+    def numbers(result: Result, row: tuple[str, int], recipes: Sequence[Recipe]) -> Records:
+        found: Records = []
+        for metric in AXES:
+            values = measures.metric(metric, recipes, head=HEAD)(result)
+            names = {"method": row[0], axis: row[1], "metric": metric}
+            found += mean_records(names, values, ddof=0)
+        return found
+
+    return make_figure(
+        name, f"Accuracy and forgetting over the {axis} of the GCN, {preset.shown(dataset)}", rows,
+        names=lambda row: {"dataset": dataset, "method": row[0], axis: str(row[1])},
+        records=numbers, columns=("method", axis, "metric", "value", "std", "repetitions"),
+        draw=partial(draw_evolution, axis=axis),
+    )  # fmt: skip
+
+
+# -- drawings --------------------------------------------------------------------------------------
+DRAWN_METHODS = (*METHODS, "JOINT")
 
 
 def bound_line(tasks: int) -> tuple[list[float], list[float]]:
@@ -667,74 +576,66 @@ def bound_line(tasks: int) -> tuple[list[float], list[float]]:
 def draw_scatter(data: pd.DataFrame) -> Any:
     """A plane per kind of orders, a point per order, the bound as a dotted line."""
     import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
 
-    kinds = list(dict.fromkeys(data["orders"]))
-    titles = [f"{kind} orders" for kind in kinds]
-    figure = make_subplots(rows=1, cols=len(kinds), subplot_titles=titles, shared_yaxes=True)
-    styles, legend = assign_looks(DRAWN_METHODS, data["method"]), LegendNames()
+    titles = [f"{kind} orders" for kind in dict.fromkeys(data["orders"])]
+    grid = PlotGrid(columns=data["orders"], subplot_titles=titles, shared_yaxes=True)
+    looks = assign_looks(DRAWN_METHODS, data["method"])
     for (kind, method), rows in data.groupby(["orders", "method"], sort=False):
-        look, place = styles[str(method)], kinds.index(kind) + 1
+        look = looks[str(method)]
         trace = go.Scatter(
             x=rows["average_accuracy"].tolist(), y=rows["forgetting"].tolist(), mode="markers",
-            name=str(method), legendgroup=str(method), showlegend=legend(str(method)),
             text=rows["order"].tolist(), hovertemplate="AA %{x:.3f}, AF %{y:.3f}<br>%{text}",
             marker={"symbol": look.symbol, "color": look.color, "opacity": 0.6, "size": 6},
         )  # fmt: skip
-        figure.add_trace(trace, row=1, col=place)
+        grid.add(trace, str(method), column=kind)
     x, y = bound_line(int(data["tasks"].max()))
-    for place in range(1, len(kinds) + 1):
-        bound = go.Scatter(
-            x=x, y=y, mode="lines", name="upper bound", legendgroup="bound",
-            showlegend=place == 1, line={"dash": "dot", "color": "green"},
-        )  # fmt: skip
-        figure.add_trace(bound, row=1, col=place)
-    figure.update_xaxes(title=AXES["average_accuracy"])
-    figure.update_yaxes(title=AXES["forgetting"], col=1)
-    return figure
+    for kind in grid.columns:
+        bound = go.Scatter(x=x, y=y, mode="lines", line={"dash": "dot", "color": "green"})
+        grid.add(bound, "upper bound", column=kind)
+    grid.figure.update_xaxes(title=AXES["average_accuracy"])
+    grid.figure.update_yaxes(title=AXES["forgetting"], col=1)
+    return grid.figure
 
 
 def draw_classes(data: pd.DataFrame) -> Any:
     """A row of boxes per kind of orders: the accuracies of each class over the orders."""
     import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
 
-    kinds = list(dict.fromkeys(data["orders"]))
-    titles = [f"{kind} orders" for kind in kinds]
-    figure = make_subplots(rows=len(kinds), cols=1, subplot_titles=titles, shared_xaxes=True)
-    styles, legend = assign_looks(DRAWN_METHODS, data["method"]), LegendNames()
+    titles = [f"{kind} orders" for kind in dict.fromkeys(data["orders"])]
+    grid = PlotGrid(data["orders"], subplot_titles=titles, shared_xaxes=True)
+    looks = assign_looks(DRAWN_METHODS, data["method"])
     for (kind, method), rows in data.groupby(["orders", "method"], sort=False):
-        place = kinds.index(kind) + 1
         trace = go.Box(
-            x=rows["class"].tolist(), y=rows["accuracy"].tolist(), name=str(method),
-            legendgroup=str(method), showlegend=legend(str(method)), offsetgroup=str(method),
-            marker={"color": styles[str(method)].color, "size": 3},
+            x=rows["class"].tolist(), y=rows["accuracy"].tolist(), offsetgroup=str(method),
+            marker={"color": looks[str(method)].color, "size": 3},
         )  # fmt: skip
-        figure.add_trace(trace, row=place, col=1)
-    figure.update_layout(boxmode="group", height=360 * len(kinds))
-    figure.update_xaxes(title="class", dtick=1, row=len(kinds), col=1)
-    figure.update_yaxes(title="accuracy", range=[-0.02, 1.02])
-    return figure
+        grid.add(trace, str(method), row=kind)
+    grid.figure.update_layout(boxmode="group", height=360 * len(grid.rows))
+    grid.figure.update_xaxes(title="class", dtick=1, row=len(grid.rows), col=1)
+    grid.figure.update_yaxes(title="accuracy", range=[-0.02, 1.02])
+    return grid.figure
 
 
 def draw_evolution(data: pd.DataFrame, axis: str) -> Any:
     """Accuracy and forgetting side by side, a line per method."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    metrics = list(dict.fromkeys(data["metric"]))
-    titles = [AXES[name] for name in metrics]
-    figure = make_subplots(rows=1, cols=len(metrics), subplot_titles=titles)
-    styles, legend = assign_looks(DRAWN_METHODS, data["method"]), LegendNames()
+    titles = [AXES[name] for name in dict.fromkeys(data["metric"])]
+    grid = PlotGrid(columns=data["metric"], subplot_titles=titles)
+    looks = assign_looks(DRAWN_METHODS, data["method"])
     for (metric, method), rows in data.groupby(["metric", "method"], sort=False):
-        look, place = styles[str(method)], metrics.index(metric) + 1
-        trace = go.Scatter(
-            x=rows[axis].tolist(), y=rows["value"].tolist(), mode="lines+markers",
-            name=str(method), legendgroup=str(method), showlegend=legend(str(method)),
-            line={"color": look.color, "dash": look.dash},
-            marker={"symbol": look.symbol, "color": look.color},
-            error_y={"array": rows["std"].tolist(), "thickness": 1},
-        )  # fmt: skip
-        figure.add_trace(trace, row=1, col=place)
-    figure.update_xaxes(title=axis, type="log", dtick=np.log10(2))
-    return figure
+        spread = {"array": rows["std"].tolist(), "thickness": 1}
+        grid.add_line(rows[axis], rows["value"], str(method), looks, column=metric, error_y=spread)
+    grid.figure.update_xaxes(title=axis, type="log", dtick=np.log10(2))
+    return grid.figure
+
+
+TABLES = Paper(
+    name="cgl", titles=DATA["titles"], paper=PAPER, embedded=EMBEDDED,
+    tables={
+        "1": lambda preset: partial(_data_entry, preset),
+        "2": lambda preset: SensitivityEntries(preset).entry,
+        "3": lambda preset: partial(_searched_entry, preset),
+        "4": lambda preset: partial(_architecture_entry, preset),
+        "5": lambda preset: _grid_value_entry,
+    },
+    figures=build_figures, without_data=("4", "5"),
+)  # fmt: skip

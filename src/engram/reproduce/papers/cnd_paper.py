@@ -1,16 +1,16 @@
-"""Continual novelty detection (CND): preset, recipes, tables, figures, claims and drawings."""
+"""Continual novelty detection (CND, Aljundi et al. 2022): recipes, tables, figures, claims."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from engram.data import Data
-from engram.errors import check_choice, check_float, check_int, unknown
+from engram.errors import check_choice, check_float, unknown
 from engram.experiments import Recipe
 from engram.metrics.matrix import DEFINITIONS
 from engram.records.novelty_records import DRAWN_GROUPS, feature_samples, feature_table
@@ -25,16 +25,25 @@ from engram.reproduce.paper_table import (
     PaperFigure,
 )
 from engram.reproduce.papers.figure_parts import (
-    CLAIM_COLUMNS,
     NAN,
     Claim,
-    LegendNames,
+    PlotGrid,
+    Records,
     assign_looks,
-    draw_line,
     draw_table,
     make_frame,
+    mean_records,
+    tabulate_claims,
 )
-from engram.reproduce.papers.paper_base import Paper, PaperPreset, fit_classes_per_task
+from engram.reproduce.papers.paper_base import (
+    Paper,
+    PaperData,
+    PaperPreset,
+    check_choices,
+    check_ints,
+    default_options,
+    fit_classes_per_task,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,27 +55,12 @@ TINY, EIGHT = "TinyImageNet", "Eight-Task"
 RESNET, VGG, ALEXNET = "ResNet", "VGG", "AlexNet"
 MULTI, SHARED = "multi-head", "shared-head"
 HEAD_VIEWS = {MULTI: "multi", SHARED: "single"}
-# Row to method, head and the preset's field with its options; what is trained first comes first.
-ROWS = {
-    "FineTune": ("Finetune", MULTI, ""), "LwF": ("LwF", MULTI, "lwf"),
-    "MAS": ("MAS", MULTI, "mas"), "ER-25s": ("ER", SHARED, "er"),
-    "SSIL-25s": ("SSIL", SHARED, "ssil"), "ER-50s": ("ER", SHARED, "er"),
-    "SSIL-50s": ("SSIL", SHARED, "ssil"),
-}  # fmt: skip
-IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 SEQUENCES = ("tinyimagenet_seq", "eight_task", "classes")
-# What Mahalanobis reads besides the features: of ResNet the inputs of its four stages.
-LAYERS = {
-    RESNET: ("stem", "lower.0", "lower.1", "lower.2"),
-    VGG: ("convolutions.11", "convolutions.13", "connected.2"),
-    ALEXNET: ("convolutions.8", "convolutions.10", "connected.3"),
-}
-
-# Without batch normalisation a network stands at chance for its first hundreds of steps. The code
-# waits 20 epochs of 125 steps; 5 of the 25 steps that a part of the rows makes would end it there.
-PATIENT_TRAINING = {"patience": 0, "plateau_patience": 8}
+DATA = PaperData("cnd")
+ROWS: Mapping[str, Mapping[str, str]] = DATA["rows"]
 
 
+# -- preset ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class CNDProtocol:
     """One sequence of the paper.
@@ -89,21 +83,20 @@ class CNDProtocol:
     """
 
     data: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = default_options()
     sequence: str = "classes"
     stages: int = 10
     classes_per_task: int = 20
     batch_size: int = 64
     learning_rate: float = 0.01
-    models: Mapping[str, Any] = field(default_factory=dict)
-    layers: Mapping[str, Sequence[str]] = field(default_factory=lambda: dict(LAYERS))
-    training: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, Any] = default_options()
+    layers: Mapping[str, Sequence[str]] = default_options(**DATA["layers"])
+    training: Mapping[str, Any] = default_options()
     outside: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         check_choice("sequence", self.sequence, SEQUENCES)
-        for name in ("stages", "classes_per_task", "batch_size"):
-            check_int(name, getattr(self, name), 1)
+        check_ints(self, "stages", "classes_per_task", "batch_size", low=1)
         check_float("learning_rate", self.learning_rate, open_low=True)
 
     def on(self, data: Data, name: str) -> CNDProtocol:
@@ -115,18 +108,7 @@ class CNDProtocol:
         )  # fmt: skip
 
 
-def _detector_options() -> dict[str, Any]:
-    return {
-        "Softmax": {}, "ODIN": {}, "Mahalanobis": {}, "VAE": {}, "B1": {}, "B2": {},
-        "Energy": {}, "KNN": {},
-    }  # fmt: skip
-
-
-def _tuned_options() -> dict[str, Any]:
-    return {
-        "ODIN": {"epsilon": [0.0, 0.0005, 0.001, 0.0014, 0.002, 0.01]},
-        "VAE": {"of": ["features", "inputs"], "latent": [8, 32], "epochs": [10, 30]},
-    }  # fmt: skip
+PROTOCOLS = DATA.build_each(CNDProtocol, "protocols")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,18 +150,8 @@ class CNDPreset(PaperPreset[CNDProtocol]):
     parts: ClassVar = {"tiny": TINY, "eight": EIGHT}
     official: ClassVar = {TINY: "tiny_imagenet", EIGHT: "eight_task"}
 
-    tiny: CNDProtocol | None = CNDProtocol(
-        data="tiny_imagenet", options={"resize": 64, "crop": 56, **IMAGENET},
-        sequence="tinyimagenet_seq",
-        models={RESNET: {"name": "resnet18_slim", "nf": 40}, VGG: {"name": "vgg11_slim"}},
-        training={VGG: dict(PATIENT_TRAINING)},
-        outside={"data": "cifar100", "data_options": {"resize": 64, "crop": 56}, "limit": 2000},
-    )  # fmt: skip
-    eight: CNDProtocol | None = CNDProtocol(
-        data="eight_task", options={"size": 256, "crop": 224, **IMAGENET}, sequence="eight_task",
-        stages=8, batch_size=200, learning_rate=1e-4, models={ALEXNET: {"name": "alexnet"}},
-        outside={"data": "cifar100", "data_options": {"resize": 256, "crop": 224}, "limit": 2000},
-    )  # fmt: skip
+    tiny: CNDProtocol | None = PROTOCOLS["tiny"]
+    eight: CNDProtocol | None = PROTOCOLS["eight"]
     seeds: int = 1
     order_seed: int = 0
     valid: float = 0.2
@@ -191,37 +163,31 @@ class CNDPreset(PaperPreset[CNDProtocol]):
     weight_decay: float = 0.0
     augment: tuple[str, ...] = ("resized_crop", "flip")
     precision: str = "tf32"
-    head: Mapping[str, Any] = field(default_factory=lambda: {"name": "linear", "bias": False})
-    shared_head: Mapping[str, Any] = field(
-        default_factory=lambda: {"name": "cosine", "scale": 10.0}
+    head: Mapping[str, Any] = default_options(name="linear", bias=False)
+    shared_head: Mapping[str, Any] = default_options(name="cosine", scale=10.0)
+    control: Mapping[str, Any] = default_options(name="linear")
+    lwf: Mapping[str, Any] = default_options(strength=1.0, temperature=2.0)
+    mas: Mapping[str, Any] = default_options(
+        strength=4.0, importance="batch_abs", half=True, group=64
     )
-    control: Mapping[str, Any] = field(default_factory=lambda: {"name": "linear"})
-    lwf: Mapping[str, Any] = field(default_factory=lambda: {"strength": 1.0, "temperature": 2.0})
-    mas: Mapping[str, Any] = field(
-        default_factory=lambda: {
-            "strength": 4.0, "importance": "batch_abs", "half": True, "group": 64,
-        }
-    )  # fmt: skip
-    er: Mapping[str, Any] = field(default_factory=lambda: {"mix": "paired", "reduce": "sum"})
-    ssil: Mapping[str, Any] = field(default_factory=lambda: {"kd_inputs": "all"})
+    er: Mapping[str, Any] = default_options(mix="paired", reduce="sum")
+    ssil: Mapping[str, Any] = default_options(kd_inputs="all")
     few: int = 4500
     many: int = 9000
     memory: str = "task"
-    detectors: Mapping[str, Any] = field(default_factory=_detector_options)
-    tuned: Mapping[str, Any] = field(default_factory=_tuned_options)
+    detectors: Mapping[str, Any] = default_options(**DATA["detectors"])
+    tuned: Mapping[str, Any] = default_options(**DATA["tuned"])
     features: int = 500
     forgetting: str = "diagonal"
     keep: str = "labels"
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "epochs", "few", "many"):
-            check_int(name, getattr(self, name), 1)
-        for name in ("order_seed", "patience", "plateau_patience", "features"):
-            check_int(name, getattr(self, name))
+        check_ints(self, "seeds", "epochs", "few", "many", low=1)
+        check_ints(self, "order_seed", "patience", "plateau_patience", "features")
         check_float("valid", self.valid, 0.0, 1.0)
         check_float("weight_decay", self.weight_decay)
-        check_choice("memory", self.memory, ("task", "class", "per_class"))
-        check_choice("forgetting", self.forgetting, list(DEFINITIONS))
+        check_choices(self, ("task", "class", "per_class"), "memory")
+        check_choices(self, DEFINITIONS, "forgetting")
 
     def stages(self, dataset: str) -> int:
         """How many stages a sequence has."""
@@ -229,46 +195,10 @@ class CNDPreset(PaperPreset[CNDProtocol]):
 
 
 PAPER = CNDPreset()
-
-# The same rows on drawn shapes, perceptrons for both networks, on two cores.
-EMBEDDED = CNDPreset(
-    tiny=CNDProtocol(
-        data="shapes",
-        options={"kinds": 5, "orphans": 0, "size": 12},
-        classes_per_task=2,
-        batch_size=32,
-        learning_rate=0.02,
-        models={
-            RESNET: {"name": "mlp", "hidden": [128, 64]},
-            VGG: {"name": "mlp", "hidden": [64, 64, 64]},
-        },
-        layers={RESNET: ("lower.0",), VGG: ("lower.0",)},
-        outside={
-            "data": "glyphs",
-            "data_options": {"size": 12, "channels": 3, "classes": 10, "per_class": 50},
-        },
-    ),
-    eight=None,
-    seeds=5,
-    epochs=20,
-    augment=(),
-    few=180,
-    many=360,
-    features=500,
-    mas={"strength": 1.0, "importance": "batch_abs", "half": True, "group": 32},
-    # a regression takes seconds
-    detectors={**_detector_options(), "Mahalanobis": {"combine": "mean"}},
-    tuned={
-        **_tuned_options(),
-        "VAE": {"of": ["features", "inputs"], "latent": [8], "epochs": [10]},
-    },
-)
+EMBEDDED = DATA.build(CNDPreset, "embedded")
 
 
-# ------------------------------------------------------------------------------------------------
-# Rows of the continual-novelty tables, and the recipe of each.
-
-
+# -- rows and recipes ------------------------------------------------------------------------------
 STREAM_KINDS = {MULTI: "task_incremental", SHARED: "class_incremental"}
 PLAIN, COSINE, BIASED = "plain", "cosine", "biased"  # which last layer a row is trained with
 
@@ -286,7 +216,39 @@ class CNDRow:
     def setting(self) -> str:
         if self.method not in ROWS:
             raise unknown("method", self.method, ROWS)
-        return ROWS[self.method][1]
+        return ROWS[self.method]["head"]
+
+
+def list_rows(dataset: str) -> list[CNDRow]:
+    """Every row of a sequence, in the order in which they are trained where time is short."""
+    multi = [name for name in ROWS if ROWS[name]["head"] == MULTI]
+    shared = [name for name in ROWS if ROWS[name]["head"] == SHARED]
+    if dataset == EIGHT:
+        return [CNDRow(dataset=dataset, method=name, backbone=ALEXNET) for name in multi]
+    return [
+        *(CNDRow(dataset=dataset, method=name) for name in ROWS),
+        *(CNDRow(dataset=dataset, method=name, backbone=VGG) for name in multi),
+        CNDRow(dataset=dataset, method="FineTune", head=BIASED),
+        *(CNDRow(dataset=dataset, method=name, head=COSINE) for name in shared),
+    ]
+
+
+def row_label(preset: CNDPreset, row: CNDRow) -> str:
+    """What a row is called in records and reports."""
+    words = [preset.shown(row.dataset), row.backbone, *([row.head] if row.head != PLAIN else [])]
+    return f"{row.method} ({', '.join(words)})"
+
+
+def row_name(row: CNDRow) -> str:
+    """A row in words.
+
+    Examples
+    --------
+    >>> row_name(CNDRow(dataset="TinyImageNet", method="LwF", backbone="VGG"))
+    'LwF, VGG'
+    """
+    more = [row.backbone] if row.backbone != RESNET else []
+    return ", ".join([row.method, *more, *([row.head] if row.head != PLAIN else [])])
 
 
 def recipe(preset: CNDPreset, row: CNDRow) -> Recipe:
@@ -336,26 +298,6 @@ def _stream(preset: CNDPreset, protocol: CNDProtocol, setting: str) -> dict[str,
     return {**where, "kind": protocol.sequence, **shared}
 
 
-def list_rows(dataset: str) -> list[CNDRow]:
-    """Every row of a sequence, in the order in which they are trained where time is short."""
-    multi = [name for name in ROWS if ROWS[name][1] == MULTI]
-    shared = [name for name in ROWS if ROWS[name][1] == SHARED]
-    if dataset == EIGHT:
-        return [CNDRow(dataset=dataset, method=name, backbone=ALEXNET) for name in multi]
-    return [
-        *(CNDRow(dataset=dataset, method=name) for name in ROWS),
-        *(CNDRow(dataset=dataset, method=name, backbone=VGG) for name in multi),
-        CNDRow(dataset=dataset, method="FineTune", head=BIASED),
-        *(CNDRow(dataset=dataset, method=name, head=COSINE) for name in shared),
-    ]
-
-
-def row_label(preset: CNDPreset, row: CNDRow) -> str:
-    """What a row is called in records and reports."""
-    words = [preset.shown(row.dataset), row.backbone, *([row.head] if row.head != PLAIN else [])]
-    return f"{row.method} ({', '.join(words)})"
-
-
 def _head_spec(preset: CNDPreset, head: str) -> Mapping[str, Any]:
     heads = {PLAIN: preset.head, COSINE: preset.shared_head, BIASED: preset.control}
     return heads[check_choice("head", head, heads)]
@@ -365,10 +307,10 @@ def method_spec(preset: CNDPreset, method: str) -> dict[str, Any]:
     """The plain form of a row's method."""
     if method not in ROWS:
         raise unknown("method", method, ROWS)
-    name, setting, owner = ROWS[method]
-    spec = {"name": name, **(getattr(preset, owner) if owner else {})}
-    if setting == SHARED:
-        size = preset.few if method.endswith("25s") else preset.many
+    row = ROWS[method]
+    spec = {"name": row["method"], **(getattr(preset, row["options"]) if "options" in row else {})}
+    if "size" in row:
+        size = getattr(preset, row["size"])
         shared = {"total": size, "shared_by": preset.memory}
         spec["memory"] = {"per_class": size} if preset.memory == "per_class" else shared
     return spec
@@ -396,50 +338,77 @@ def detector_specs(preset: CNDPreset, row: CNDRow) -> list[dict[str, Any]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------
-# Numbers of the figures of the continual-novelty paper: one long table, whatever they show.
-#
-# A row of plots per `row` (method and network), a column per `measure`, a curve per `draw_line`
-# (detector, set or method) over `x`; shares are percentages.
+# -- tables ----------------------------------------------------------------------------------------
+TOLERANCE_PERCENT = 3.0  # percentage points that are no difference
+CIFAR = "cifar10"
+TUNED = ("ODIN", "Mahalanobis", "VAE")  # by the paper on an outside set
+_TABLES = tuple("12345")
 
 
+def make_entries(preset: CNDPreset) -> Callable[[Cell], CellEntry]:
+    """Entries of all tables; the runs of a row are named once and shared by its cells."""
+    find = lru_cache(maxsize=None)(partial(recipe, preset))
+
+    def entry(cell: Cell) -> CellEntry:
+        row = find_row(cell)
+        made = find(row)
+        return CellEntry(
+            recipes=(made,), measure=_measure(preset, cell, row, made),
+            tolerance=TOLERANCE_PERCENT, reasons=_reasons(preset, cell),
+        )  # fmt: skip
+
+    return entry
+
+
+def _measure(preset: CNDPreset, cell: Cell, row: CNDRow, made: Recipe) -> Measure:
+    metric, last = cell["metric"], preset.stages(row.dataset) - 1
+    common: dict[str, Any] = {"head": HEAD_VIEWS[row.setting], "percent": True}
+    if metric == "Acc":
+        return measures.metric("average_accuracy", made, **common)
+    if metric == "Forg":
+        return measures.metric("forgetting", made, definition=preset.forgetting, **common)
+    stages = int(cell["stage"]) - 1 if cell["stage"] else range(last + (metric == "F/IN"))
+    return detection_metric(made, cell["nd_method"].lower(), DATA["metrics"][metric], stages)
+
+
+def _reasons(preset: CNDPreset, cell: Cell) -> tuple[str, ...]:
+    here = (preset.protocol(cell["dataset"]).outside or {}).get("data")
+    tuned = [OOD_SET_UNSTATED] if cell["nd_method"] in TUNED and here != CIFAR else []
+    return preset.reasons(cell["dataset"], EPOCHS_UNSTATED, *tuned, VARIANT_UNSTATED)
+
+
+def find_row(cell: Cell) -> CNDRow:
+    """The row that a cell stands in: shared heads of table 3 are normalised."""
+    cosine = cell.table == "3" and ROWS[cell["method"]]["head"] == SHARED
+    return CNDRow(
+        dataset=cell["dataset"], method=cell["method"], backbone=cell["backbone"],
+        head=COSINE if cosine else PLAIN,
+    )  # fmt: skip
+
+
+def _rank(preset: CNDPreset) -> Callable[[Recipe], int]:
+    """Rows in the order in which they are trained where time is short."""
+    rows = [row for name in preset.parts.values() if name not in preset.absent
+            for row in list_rows(name)]  # fmt: skip
+    places = {row_label(preset, row): place for place, row in enumerate(rows)}
+    return lambda made: places[made.label]
+
+
+# -- numbers of figures ----------------------------------------------------------------------------
+# One long table, whatever they show: a row of plots per `row` (method and network), a column per
+# `measure`, a curve per `line` (detector, set or method) over `x`; shares are percentages.
 NUMBER_COLUMNS = ("row", "measure", "line", "x", "value", "std")
 MAP_COLUMNS = ("row", "stage", "set", "task", "x", "y")
-METRIC_NAMES = {
-    "combined_auroc": "C.AUC", "recent_auroc": "R.AUC", "previous_auroc": "P.AUC",
-    "mean_auroc": "mAUC", "aupr_in": "AUPR-IN", "detection_error": "DER",
-    "inside_forgotten_detection_error": "In/Forg DER",
-    "forgotten_outside_detection_error": "Forg/Out DER",
-}  # fmt: skip
-DETECTOR_NAMES = {"softmax": "Softmax", "odin": "ODIN", "mahalanobis": "Mahalanobis", "vae": "VAE",
-         "b1": "B1", "b2": "B2", "energy": "Energy", "knn": "KNN"}  # fmt: skip
+METRIC_NAMES: Mapping[str, str] = DATA["metric_names"]
+DETECTOR_NAMES: Mapping[str, str] = DATA["detector_names"]
 MOST_ITEMS = 1000  # of a map
 RecipesByRow = Mapping[CNDRow, Recipe]
-
-
-def row_name(row: CNDRow) -> str:
-    """A row in words.
-
-    Examples
-    --------
-    >>> row_name(CNDRow(dataset="TinyImageNet", method="LwF", backbone="VGG"))
-    'LwF, VGG'
-    """
-    more = [row.backbone] if row.backbone != RESNET else []
-    return ", ".join([row.method, *more, *([row.head] if row.head != PLAIN else [])])
-
-
-def _mean_records(names: Mapping[str, Any], values: Sequence[float]) -> list[dict[str, Any]]:
-    known = np.array([value for value in values if not np.isnan(value)])
-    if not len(known):
-        return []
-    std = float(known.std(ddof=1)) if len(known) > 1 else float("nan")
-    return [{**names, "value": float(known.mean()), "std": std}]
+Numbers = Callable[["Result", RecipesByRow], "pd.DataFrame"]
 
 
 def detection_by_stage(result: Result, rows: RecipesByRow, metrics: Iterable[str]) -> pd.DataFrame:
     """Comparisons of every detector after every stage."""
-    records: list[dict[str, Any]] = []
+    records: Records = []
     for row, made in rows.items():
         every = detector_comparisons(result, made)
         places = sorted({place for found in every.values() for place in found})
@@ -447,35 +416,35 @@ def detection_by_stage(result: Result, rows: RecipesByRow, metrics: Iterable[str
             for detector, stage in places:
                 values = [found.get((detector, stage), {}).get(metric, np.nan)
                           for found in every.values()]  # fmt: skip
-                records += _mean_records(
+                records += mean_records(
                     {"row": row_name(row), "measure": METRIC_NAMES[metric],
                      "line": DETECTOR_NAMES.get(detector, detector), "x": stage + 1},
-                    [100 * value for value in values],
+                    100 * np.array(values, np.float64),
                 )  # fmt: skip
     return make_frame(records, NUMBER_COLUMNS)
 
 
 def auc_against_last(result: Result, rows: RecipesByRow) -> pd.DataFrame:
     """AUC of the inside items of every task against the last task, before that is learnt."""
-    records: list[dict[str, Any]] = []
+    records: Records = []
     for row, made in rows.items():
         for (detector, task), values in auc_against_last_task(result, made).items():
             names = {"row": row_name(row), "measure": "AUC against the last task",
                      "line": DETECTOR_NAMES.get(detector, detector), "x": task + 1}  # fmt: skip
-            records += _mean_records(names, [100 * value for value in values])
+            records += mean_records(names, 100 * np.array(values, np.float64))
     return make_frame(records, NUMBER_COLUMNS)
 
 
 def final_accuracies(result: Result, rows: RecipesByRow) -> pd.DataFrame:
     """Accuracy of every task after the last stage."""
-    records: list[dict[str, Any]] = []
+    records: Records = []
     for row, made in rows.items():
         runs = measures.select_runs(result, [made], HEAD_VIEWS[row.setting])
         if runs is None or runs.matrix.shape[1] < int(runs.tasks.max()):
             continue
         for task, values in enumerate(100 * runs.matrix[:, -1].T):
             names = {"row": row.backbone, "measure": "accuracy", "line": row.method}
-            records += _mean_records({**names, "x": task + 1}, values)
+            records += mean_records({**names, "x": task + 1}, values)
     return make_frame(records, NUMBER_COLUMNS)
 
 
@@ -483,7 +452,7 @@ def feature_statistic(statistic: str) -> Callable[[Result, RecipesByRow], pd.Dat
     """A statistic of the features of every set, after every stage."""
 
     def data(result: Result, rows: RecipesByRow) -> pd.DataFrame:
-        records: list[dict[str, Any]] = []
+        records: Records = []
         for row, made in rows.items():
             runs = measures.select_runs(result, [made], HEAD_VIEWS[row.setting])
             if runs is None:
@@ -504,7 +473,7 @@ def feature_maps(result: Result, rows: RecipesByRow) -> pd.DataFrame:
     """Places of items in two dimensions after stages 1 and 2: t-SNE of their features."""
     from engram.records.novelty_records import embed_in_plane
 
-    records: list[dict[str, Any]] = []
+    records: Records = []
     for row, made in rows.items():
         runs = measures.select_runs(result, [made], HEAD_VIEWS[row.setting])
         for one in feature_samples(runs) if runs is not None else ():
@@ -518,20 +487,15 @@ def feature_maps(result: Result, rows: RecipesByRow) -> pd.DataFrame:
     return make_frame(records, MAP_COLUMNS)
 
 
-# ------------------------------------------------------------------------------------------------
-# What the continual-novelty paper finds, as comparisons that can fail, tried on recorded runs.
-
-
+# -- claims ----------------------------------------------------------------------------------------
 SIMILAR_PERCENT = 3.0  # points of accuracy
 
 
 def check_findings(result: Result, rows: RecipesByRow) -> pd.DataFrame:
     """Every claim with its numbers, in percent where they are shares; one line per comparison."""
-    if not len(result):
-        return make_frame([], CLAIM_COLUMNS)
-    stages = int(result.tasks.max())
+    stages = int(result.tasks.max()) if len(result) else 0
     made = [*_detector_claims(rows, stages), *_method_claims(rows, stages), *_set_claims(rows)]
-    return make_frame([claim.tried(result) for claim in made], CLAIM_COLUMNS)
+    return tabulate_claims(result, made)
 
 
 def _of(rows: RecipesByRow, **wanted: str) -> Iterator[tuple[CNDRow, Recipe]]:
@@ -591,22 +555,18 @@ def _printed_number(method: str, detector: str) -> float:
 def _method_claims(rows: RecipesByRow, stages: int) -> Iterator[Claim]:
     """One method against FineTune, Softmax, after the last stage that has tasks to come."""
     own = {row.method: made for row, made in _of(rows, head=PLAIN, backbone=RESNET)}
-    printed = {"LwF": (77.0, 18.5, 77.0), "MAS": (75.0, 18.9, 74.0), "FineTune": (64.0, 35.6, 80.0)}
-
-    def softmax(method: str, metric: str) -> tuple[str, Measure]:
-        return method, detection_metric(own[method], "softmax", metric, stages - 2)
-
-    for place, (finding, metric, above) in enumerate((
-        ("P.AUC of LwF and MAS above FineTune's", "previous_auroc", True),
-        ("In/Forg DER of LwF and MAS below FineTune's", "inside_forgotten_detection_error", False),
-        ("R.AUC of LwF and MAS below FineTune's", "recent_auroc", False),
-    )):  # fmt: skip
+    for one in DATA["findings"]:
+        metric = one["metric"]
         for name in ("LwF", "MAS"):
-            if {name, "FineTune"} <= set(own):
-                pair = (name, "FineTune") if above else ("FineTune", name)
-                first, second = (softmax(one, metric) for one in pair)
-                paper = (printed[pair[0]][place], printed[pair[1]][place])
-                yield Claim(finding, name, first, second, paper)
+            if not {name, "FineTune"} <= set(own):
+                continue
+            pair = (name, "FineTune") if one["above"] else ("FineTune", name)
+            first, second = (
+                (method, detection_metric(own[method], "softmax", metric, stages - 2))
+                for method in pair
+            )
+            paper = (DATA["printed"][pair[0]][metric], DATA["printed"][pair[1]][metric])
+            yield Claim(one["finding"], name, first, second, paper)
     for _, biased in _of(rows, head=BIASED):
         without, bias = (
             measures.metric("average_accuracy", one, head="multi", percent=True)
@@ -653,83 +613,48 @@ def _norm(row: CNDRow, made: Recipe, name: str) -> Measure:
     return measure
 
 
-# ------------------------------------------------------------------------------------------------
-# Drawings of the figures of the continual-novelty paper, from their tables of numbers.
-
-
+# -- drawings --------------------------------------------------------------------------------------
 SETS = {"inside": "#0072B2", "forgotten": "#E69F00", "outside": "#8A8A8A"}
 OVER_TASKS = ("accuracy", "AUC against the last task")
 
 
 def draw_panels(data: pd.DataFrame) -> Any:
     """A row of plots per row of the table, a column per measure, a curve per line."""
-    from plotly.subplots import make_subplots
-
     rows, columns = (list(dict.fromkeys(data[name])) for name in ("row", "measure"))
-    figure = make_subplots(
-        rows=len(rows), cols=len(columns), column_titles=columns, row_titles=rows,
-        shared_xaxes=True, vertical_spacing=0.05, horizontal_spacing=0.06,
+    grid = PlotGrid(
+        rows, columns, column_titles=columns, row_titles=rows, shared_xaxes=True,
+        vertical_spacing=0.05, horizontal_spacing=0.06,
     )  # fmt: skip
-    legend, lines = LegendNames(), list(dict.fromkeys(data["line"]))
-    known = next(
-        (
-            k
-            for k in (list(DETECTOR_NAMES.values()), list(DRAWN_GROUPS), list(ROWS))
-            if lines[0] in k
-        ),
-        [],
-    )
-    styles = assign_looks(known, lines)
+    lines = list(dict.fromkeys(data["line"]))
+    kinds = (list(DETECTOR_NAMES.values()), list(DRAWN_GROUPS), list(ROWS))
+    looks = assign_looks(next((kind for kind in kinds if lines[0] in kind), []), lines)
     for (row, measure, name), own in data.groupby(["row", "measure", "line"], sort=False):
-        figure.add_trace(
-            draw_line(own["x"], own["value"], str(name), styles, legend),
-            row=rows.index(row) + 1, col=columns.index(measure) + 1,
-        )  # fmt: skip
+        grid.add_line(own["x"], own["value"], str(name), looks, row=row, column=measure)
     over = "task" if columns[0] in OVER_TASKS else "stage"
-    figure.update_xaxes(title=over, row=len(rows))
-    figure.update_layout(height=120 + 240 * len(rows), legend={"orientation": "h", "y": -0.12})
-    return figure
+    grid.figure.update_xaxes(title=over, row=len(rows))
+    grid.figure.update_layout(height=120 + 240 * len(rows), legend={"orientation": "h", "y": -0.12})
+    return grid.figure
 
 
 def draw_maps(data: pd.DataFrame) -> Any:
     """Two maps side by side: after stage 1, and of the first task after stage 2."""
     import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
 
     stages = sorted(set(data["stage"]))
-    figure = make_subplots(
-        rows=1, cols=len(stages), subplot_titles=[f"after stage {k}" for k in stages]
-    )
-    legend = LegendNames()
+    grid = PlotGrid(columns=stages, subplot_titles=[f"after stage {k}" for k in stages])
     for (stage, kind), own in data.groupby(["stage", "set"], sort=False):
-        figure.add_trace(
-            go.Scatter(
-                x=own["x"].tolist(), y=own["y"].tolist(), mode="markers", name=str(kind),
-                legendgroup=str(kind), showlegend=legend(str(kind)),
-                marker={"color": SETS[str(kind)], "size": 5, "opacity": 0.7},
-                text=[f"task {task}" for task in own["task"]], hovertemplate="%{text}",
-            ),
-            row=1, col=stages.index(stage) + 1,
+        trace = go.Scatter(
+            x=own["x"].tolist(), y=own["y"].tolist(), mode="markers",
+            marker={"color": SETS[str(kind)], "size": 5, "opacity": 0.7},
+            text=[f"task {task}" for task in own["task"]], hovertemplate="%{text}",
         )  # fmt: skip
-    figure.update_xaxes(visible=False)
-    figure.update_yaxes(visible=False)
-    return figure
+        grid.add(trace, str(kind), column=stage)
+    grid.figure.update_xaxes(visible=False)
+    grid.figure.update_yaxes(visible=False)
+    return grid.figure
 
 
-# ------------------------------------------------------------------------------------------------
-# Figures 2 to 34 of the continual-novelty paper, a control and its findings, from the same runs.
-#
-# Figures 9 to 11 and 17 to 19, say, differ in rows and metrics alone, so most of them are lines of
-# one table here: which rows, and which numbers over what.
-
-
-MULTI_HEAD_METHODS = ("FineTune", "MAS", "LwF")
-ER, SSIL = ("ER-25s", "ER-50s"), ("SSIL-25s", "SSIL-50s")
-AUCS = ("combined_auroc", "recent_auroc", "previous_auroc")
-RowRecipes = dict[CNDRow, Recipe]
-Numbers = Callable[["Result", RowRecipes], "pd.DataFrame"]
-
-
+# -- figures ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CNDDrawing:
     """What a figure shows: which rows, which numbers, how they are drawn."""
@@ -740,63 +665,35 @@ class CNDDrawing:
     draw: Callable[[pd.DataFrame], Any] = draw_panels
 
 
-def _list_rows(
-    methods: Sequence[str], backbone: str = RESNET, dataset: str = TINY
-) -> tuple[CNDRow, ...]:
-    return tuple(CNDRow(dataset=dataset, method=name, backbone=backbone) for name in methods)
+def _list_figure_rows(groups: Sequence[str] | str) -> tuple[CNDRow, ...]:
+    """The rows of some groups of ``tables/cnd.yaml``; ``all`` for every row of the sequence."""
+    if groups == "all":
+        return tuple(list_rows(TINY))
+    named = [DATA["groups"][group] for group in groups]
+    defaults = {"dataset": TINY, "backbone": RESNET, "head": PLAIN}
+    return tuple(
+        CNDRow(method=method, **{key: group.get(key, value) for key, value in defaults.items()})
+        for group in named for method in group["methods"]
+    )  # fmt: skip
 
 
-def _stage_numbers(*metrics: str) -> Numbers:
-    return lambda result, rows: detection_by_stage(result, rows, metrics)
+def _make_drawing(layout: Mapping[str, Any]) -> CNDDrawing:
+    found = CNDDrawing(layout["title"], _list_figure_rows(layout["rows"]), final_accuracies)
+    if "metrics" in layout:
+        return replace(found, data=partial(detection_by_stage, metrics=layout["metrics"]))
+    if "statistic" in layout:
+        return replace(found, data=feature_statistic(layout["statistic"]))
+    numbers: dict[str, tuple[Numbers, Callable[[pd.DataFrame], Any]]] = {
+        "accuracies": (final_accuracies, draw_panels),
+        "last_task": (auc_against_last, draw_panels),
+        "maps": (feature_maps, draw_maps),
+        "findings": (check_findings, draw_table),
+    }
+    data, draw = numbers[layout["numbers"]]
+    return replace(found, data=data, draw=draw)
 
 
-def _make_drawings() -> dict[str, CNDDrawing]:
-    eight, resnet = _list_rows(MULTI_HEAD_METHODS, ALEXNET, EIGHT), _list_rows(MULTI_HEAD_METHODS)
-    vgg, er, ssil = _list_rows(MULTI_HEAD_METHODS, VGG), _list_rows(ER), _list_rows(SSIL)
-    found = {
-        "fig2": CNDDrawing("C.AUC, R.AUC and P.AUC, Eight-Task", eight, _stage_numbers(*AUCS)),
-        "fig3": CNDDrawing("C.AUC, R.AUC and P.AUC", resnet, _stage_numbers(*AUCS)),
-        "fig4": CNDDrawing("R.AUC and P.AUC, ER", er, _stage_numbers(*AUCS[1:])),
-        "fig5": CNDDrawing("R.AUC and P.AUC, SSIL", ssil, _stage_numbers(*AUCS[1:])),
-        "fig6": CNDDrawing("features after stages 1 and 2 (t-SNE)", _list_rows(("LwF",)),
-                        feature_maps, draw_maps),
-        "fig7": CNDDrawing("accuracy of every task at the end", (*resnet, *vgg), final_accuracies),
-        "fig8": CNDDrawing("accuracy of every task at the end, shared head", (*er, *ssil),
-                        final_accuracies),
-    }  # fmt: skip
-    for place, method in enumerate(MULTI_HEAD_METHODS):
-        title = f"C.AUC, R.AUC and P.AUC, {method}, VGG"
-        found[f"fig{9 + place}"] = CNDDrawing(title, (vgg[place],), _stage_numbers(*AUCS))
-    groups = {"Eight-Task": eight, "ResNet": resnet, "VGG": vgg, "ER": er, "SSIL": ssil}
-    for first, metric, words in ((12, "aupr_in", "AUPR-IN"), (17, "detection_error", "DER")):
-        for place, (name, rows) in enumerate(groups.items()):
-            found[f"fig{first + place}"] = CNDDrawing(
-                f"{words}, {name}", rows, _stage_numbers(metric)
-            )
-    del groups["VGG"]
-    for place, (name, rows) in enumerate(groups.items()):
-        title = f"AUC of every task's inside items against the last task, {name}"
-        found[f"fig{22 + place}"] = CNDDrawing(title, rows, auc_against_last)
-    del groups["Eight-Task"]
-    for first, statistic in ((26, "norm"), (29, "mean"), (32, "deviation")):
-        for place, (name, rows) in enumerate(groups.items()):
-            title = f"{statistic} of the features of every set, {name}"
-            found[f"fig{first + place}"] = CNDDrawing(title, rows, feature_statistic(statistic))
-    both = (
-        CNDRow(dataset=TINY, method="FineTune"),
-        CNDRow(dataset=TINY, method="FineTune", head=BIASED),
-    )
-    return {
-        **found,
-        "control": CNDDrawing("FineTune with and without bias in the last layer", both,
-                           _stage_numbers(*AUCS, "inside_forgotten_detection_error")),
-        "findings": CNDDrawing("what the paper finds, tried on these runs", tuple(list_rows(TINY)),
-                            check_findings, draw_table),
-    }  # fmt: skip
-
-
-DRAWINGS = _make_drawings()
-FIGURE_TITLES = {name: one.title for name, one in DRAWINGS.items()}
+DRAWINGS = {name: _make_drawing(layout) for name, layout in DATA["figures"].items()}
 
 
 def build_figure(name: str, preset: CNDPreset) -> tuple[PaperFigure, ...]:
@@ -804,100 +701,28 @@ def build_figure(name: str, preset: CNDPreset) -> tuple[PaperFigure, ...]:
     one = DRAWINGS[name]
     if {row.dataset for row in one.rows} & preset.absent:
         return ()
-    title = f"{one.title} ({preset.shown(one.rows[0].dataset)})"
     made = {row: recipe(preset, row) for row in one.rows}
-    return (
-        PaperFigure(
-            name=name, title=title, recipes=tuple(made.values()),
-            data=lambda result: one.data(result, made), draw=one.draw,
-            rows=tuple(
-                {
-                    "dataset": row.dataset, "setting": row.setting, "method": row.method,
-                    "backbone": row.backbone,
-                }
-                for row in made
-            ),
+    figure = PaperFigure(
+        name=name, title=f"{one.title} ({preset.shown(one.rows[0].dataset)})",
+        recipes=tuple(made.values()), data=lambda result: one.data(result, made), draw=one.draw,
+        rows=tuple(
+            {
+                "dataset": row.dataset, "setting": row.setting, "method": row.method,
+                "backbone": row.backbone,
+            }
+            for row in made
         ),
     )  # fmt: skip
+    return (figure,)
 
 
-# ------------------------------------------------------------------------------------------------
-# Continual novelty detection (CND, Aljundi et al. 2022): tables and figures.
-
-
-TITLES = {
-    "1": "accuracy and forgetting after the last stage",
-    "2": "detection errors of forgotten items, first and last two stages",
-    "3": "Softmax and the baselines B1 and B2, means over stages",
-    "4": "detection errors of forgotten items after every stage",
-    "5": "AUC of forgotten items after every stage",
-    **FIGURE_TITLES,
-    "all": "all tables and figures of TinyImageNet-Seq in one call",
+TITLES: Mapping[str, str] = {
+    **{name: DATA["titles"][name] for name in _TABLES},
+    **{name: one.title for name, one in DRAWINGS.items()},
+    "all": DATA["titles"]["all"],
 }
-METRICS = {
-    "DER_F_vs_N": "inside_forgotten_detection_error",
-    "DER_F_vs_O": "forgotten_outside_detection_error",
-    "AUC_F_vs_N": "inside_forgotten_auroc", "AUC_F_vs_O": "forgotten_outside_auroc",
-    "m.P.AUC": "previous_auroc", "m.R.AUC": "recent_auroc", "mAUC": "mean_auroc",
-    "F/IN": "inside_forgotten_detection_error", "F/Out": "forgotten_outside_detection_error",
-}  # fmt: skip
-TOLERANCE_PERCENT = 3.0  # percentage points that are no difference
-CIFAR = "cifar10"
-TUNED = ("ODIN", "Mahalanobis", "VAE")  # by the paper on an outside set
-
-
-class _CNDEntries:
-    """Entries of all tables; the runs of a row are named once and shared by its cells."""
-
-    def __init__(self, preset: CNDPreset) -> None:
-        self.preset = preset
-        self._recipe = lru_cache(maxsize=None)(lambda row: recipe(preset, row))
-
-    def entry(self, cell: Cell) -> CellEntry:
-        row = find_row(cell)
-        made = self._recipe(row)
-        return CellEntry(
-            recipes=(made,), measure=self._measure(cell, row, made), tolerance=TOLERANCE_PERCENT,
-            reasons=self._reasons(cell),
-        )  # fmt: skip
-
-    def _measure(self, cell: Cell, row: CNDRow, made: Recipe) -> Measure:
-        metric, last = cell["metric"], self.preset.stages(row.dataset) - 1
-        if metric in ("Acc", "Forg"):
-            forgetting = {"definition": self.preset.forgetting} if metric == "Forg" else {}
-            name = "forgetting" if forgetting else "average_accuracy"
-            return measures.metric(
-                name, made, head=HEAD_VIEWS[row.setting], percent=True, **forgetting
-            )
-        stages = int(cell["stage"]) - 1 if cell["stage"] else range(last + (metric == "F/IN"))
-        return detection_metric(made, cell["nd_method"].lower(), METRICS[metric], stages)
-
-    def _reasons(self, cell: Cell) -> tuple[str, ...]:
-        here = (self.preset.protocol(cell["dataset"]).outside or {}).get("data")
-        tuned = [OOD_SET_UNSTATED] if cell["nd_method"] in TUNED and here != CIFAR else []
-        return self.preset.reasons(cell["dataset"], EPOCHS_UNSTATED, *tuned, VARIANT_UNSTATED)
-
-
-def find_row(cell: Cell) -> CNDRow:
-    """The row that a cell stands in: shared heads of table 3 are normalised."""
-    cosine = cell.table == "3" and ROWS[cell["method"]][1] == SHARED
-    return CNDRow(
-        dataset=cell["dataset"], method=cell["method"], backbone=cell["backbone"],
-        head=COSINE if cosine else PLAIN,
-    )  # fmt: skip
-
-
-def _rank(preset: CNDPreset) -> Callable[[Recipe], int]:
-    """Rows in the order in which they are trained where time is short."""
-    rows = [row for name in preset.parts.values() if name not in preset.absent
-            for row in list_rows(name)]  # fmt: skip
-    places = {row_label(preset, row): place for place, row in enumerate(rows)}
-    return lambda made: places[made.label]
-
-
-_TABLES = tuple("12345")
 TABLES = Paper(
     name="cnd", titles=TITLES, paper=PAPER, embedded=EMBEDDED, figures=build_figure,
-    tables=dict.fromkeys(_TABLES, lambda preset: _CNDEntries(preset).entry), rank=_rank,
-    groups={"all": (*_TABLES, *FIGURE_TITLES)}, folders=dict.fromkeys(TITLES, "cnd"),
+    tables=dict.fromkeys(_TABLES, make_entries), rank=_rank,
+    groups={"all": (*_TABLES, *DRAWINGS)}, folders=dict.fromkeys(TITLES, "cnd"),
 )  # fmt: skip

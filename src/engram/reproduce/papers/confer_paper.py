@@ -1,14 +1,16 @@
-"""Facial expressions (ConFER): preset, recipes, tables 3 to 50 and their figures."""
+"""Continual facial expression recognition (ConFER, Churamani et al. 2022): preset, recipes, tables
+3 to 50 and their figures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from engram.data import Data
-from engram.errors import bad, check_choice, check_float, check_int, unknown
+from engram.errors import bad, check_choice, check_float, unknown
 from engram.experiments import Recipe
 from engram.learner.objectives import SCOPES
 from engram.metrics.matrix import DEFINITIONS
@@ -24,49 +26,39 @@ from engram.reproduce.paper_table import (
 )
 from engram.reproduce.papers.figure_parts import (
     LEVEL_COLUMNS,
+    Records,
     accuracy_curves,
     assign_looks,
     draw_task_level,
-    make_frame,
+    make_figure,
 )
-from engram.reproduce.papers.paper_base import Paper, PaperPreset, require_classes
+from engram.reproduce.papers.paper_base import (
+    Paper,
+    PaperData,
+    PaperPreset,
+    check_choices,
+    check_ints,
+    default_options,
+    require_classes,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pandas as pd
-
     from engram.records import Result
     from engram.reproduce.paper_table import Measure
 
 TASK, CLASS = "Task-IL", "Class-IL"
 HEAD_VIEWS = {TASK: "multi", CLASS: "single"}
 STREAM_KINDS = {TASK: "task_incremental", CLASS: "class_incremental"}
-# Row to method and the preset's field with its options.
-ROWS = {
-    "LB": ("Finetune", ""), "UB": ("Joint", "joint"), "EWC": ("EWC", "ewc"),
-    "EWC-Online": ("OnlineEWC", "online_ewc"), "SI": ("SI", "si"), "LwF": ("LwF", "lwf"),
-    "NR": ("NaiveRehearsal", "nr"), "A-GEM": ("AGEM", "agem"), "LR": ("LatentReplay", "lr"),
-    "DGR": ("DGR", "dgr"), "LGR": ("LGR", "lgr"), "DGR+D": ("DGR", "dgr"), "LGR+D": ("LGR", "lgr"),
-}  # fmt: skip
+DATA = PaperData("confer")
+ROWS: Mapping[str, Mapping[str, str]] = DATA["rows"]
 LATENT = ("LR", "LGR", "LGR+D")  # rows that are trained above a root
 DROPS = ("re-pair", "in_place")
-COPY_OPTIONS = {
-    "flip": 0.5,
-    "rotate": 0.5,
-    "degrees": 30.0,
-}  # until classes are as large as the largest
+# until classes are as large as the largest
+COPY_OPTIONS = {"flip": 0.5, "rotate": 0.5, "degrees": 30.0}
 STARRED = "Contempt"
-# Rows that no task has, learnt before the first one with all classes open, in the code of LGR. At
-# a tenth of the tasks' learning rate: one step of Adam moves the sum over 24,200 inputs below the
-# sigmoid by several units, and at the full rate 98% of the latents end at 0 or 1.
-ROOT = {
-    "root": "heldout", "root_share": 1 / 6, "root_iterations": 1000, "root_batch_size": 32,
-    "root_lr": 2.5e-5,
-}  # fmt: skip
-SMALL_ROOT = {**ROOT, "root_iterations": 500, "root_lr": 0.0}  # images of 32 x 32
 
 
+# -- preset ----------------------------------------------------------------------------------------
 @lru_cache
 def printed_tasks(order: str) -> list[list[str]]:
     """The tasks of an order in the paper's table 1, with all classes."""
@@ -87,14 +79,13 @@ class ConFERProtocol:
     contempt: bool = True
     batch_size: int = 128
     size: int = 100
-    options: Mapping[str, Any] = field(default_factory=dict)
-    conditions: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=lambda: {"without": {}, "with": {"balance": dict(COPY_OPTIONS)}}
+    options: Mapping[str, Any] = default_options()
+    conditions: Mapping[str, Mapping[str, Any]] = default_options(
+        **{"without": {}, "with": {"balance": COPY_OPTIONS}}
     )
 
     def __post_init__(self) -> None:
-        check_int("batch_size", self.batch_size, 1)
-        check_int("size", self.size, 1)
+        check_ints(self, "batch_size", "size", low=1)
 
     def on(self, data: Data, name: str) -> ConFERProtocol:
         """The protocol on other faces, in their own size; halves that a loader made are left out.
@@ -107,6 +98,9 @@ class ConFERProtocol:
         conditions = {k: v for k, v in self.conditions.items() if "data_options" not in v}
         return replace(self, data=name, contempt=contempt, size=data.sample_shape[-1],
                        options={}, conditions=conditions)  # fmt: skip
+
+
+PROTOCOLS = DATA.build_each(ConFERProtocol, "protocols")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,15 +146,12 @@ class ConFERPreset(PaperPreset[ConFERProtocol]):
         "iCV-MEFED": "icv_mefed", "BAUM-1": "baum1",
     }  # fmt: skip
 
-    ck: ConFERProtocol | None = ConFERProtocol(data="ck_plus", batch_size=32)
-    raf: ConFERProtocol | None = ConFERProtocol(data="raf_db", contempt=False)
-    affectnet: ConFERProtocol | None = ConFERProtocol(
-        data="affectnet",
-        conditions={"original": {}, "downsampled": {"data_options": {"per_class": 15000}}},
-    )
-    fer: ConFERProtocol | None = ConFERProtocol(data="fer2013", contempt=False)
-    icv: ConFERProtocol | None = ConFERProtocol(data="icv_mefed")
-    baum: ConFERProtocol | None = ConFERProtocol(data="baum1")
+    ck: ConFERProtocol | None = PROTOCOLS["ck"]
+    raf: ConFERProtocol | None = PROTOCOLS["raf"]
+    affectnet: ConFERProtocol | None = PROTOCOLS["affectnet"]
+    fer: ConFERProtocol | None = PROTOCOLS["fer"]
+    icv: ConFERProtocol | None = PROTOCOLS["icv"]
+    baum: ConFERProtocol | None = PROTOCOLS["baum"]
     seeds: int = 3
     iterations: int = 500
     learning_rate: float = 2.5e-4
@@ -172,20 +163,16 @@ class ConFERPreset(PaperPreset[ConFERProtocol]):
     forgetting: str = "diagonal"
     model: Any = "lenet"
     latent: int = 200
-    ewc: Mapping[str, Any] = field(
-        default_factory=lambda: {"strength": 5000.0, "labels": "pred"})  # fmt: skip
-    online_ewc: Mapping[str, Any] = field(
-        default_factory=lambda: {"strength": 5000.0, "gamma": 1.0, "labels": "pred"})  # fmt: skip
-    si: Mapping[str, Any] = field(
-        default_factory=lambda: {"strength": 1.0, "xi": 0.1, "clamp": "none"})  # fmt: skip
-    lwf: Mapping[str, Any] = field(
-        default_factory=lambda: {"strength": 1.0, "temperature": 2.0, "scale": True})  # fmt: skip
-    nr: Mapping[str, Any] = field(default_factory=lambda: {"weighting": "mean"})
-    agem: Mapping[str, Any] = field(default_factory=dict)
-    lr: Mapping[str, Any] = field(default_factory=lambda: dict(ROOT))
-    dgr: Mapping[str, Any] = field(default_factory=dict)
-    lgr: Mapping[str, Any] = field(default_factory=lambda: dict(ROOT))
-    joint: Mapping[str, Any] = field(default_factory=dict)
+    ewc: Mapping[str, Any] = default_options(strength=5000.0, labels="pred")
+    online_ewc: Mapping[str, Any] = default_options(strength=5000.0, gamma=1.0, labels="pred")
+    si: Mapping[str, Any] = default_options(strength=1.0, xi=0.1, clamp="none")
+    lwf: Mapping[str, Any] = default_options(strength=1.0, temperature=2.0, scale=True)
+    nr: Mapping[str, Any] = default_options(weighting="mean")
+    agem: Mapping[str, Any] = default_options()
+    lr: Mapping[str, Any] = default_options(**DATA["root"])
+    dgr: Mapping[str, Any] = default_options()
+    lgr: Mapping[str, Any] = default_options(**DATA["root"])
+    joint: Mapping[str, Any] = default_options()
     nr_task: int = 1500
     nr_class: int = 1000
     agem_items: int = 2000
@@ -195,47 +182,22 @@ class ConFERPreset(PaperPreset[ConFERProtocol]):
     keep: str = "labels"
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "iterations", "latent", "nr_task", "nr_class", "agem_items",
-                     "lr_items"):  # fmt: skip
-            check_int(name, getattr(self, name), 1)
+        check_ints(self, "seeds", "iterations", "latent", low=1)
+        check_ints(self, "nr_task", "nr_class", "agem_items", "lr_items", low=1)
+        check_ints(self, "memory_bytes")
         check_float("learning_rate", self.learning_rate, open_low=True)
         check_float("weight_decay", self.weight_decay)
         check_float("blur", self.blur, 0.0, 1.0)
-        check_int("memory_bytes", self.memory_bytes)
-        check_choice("scope", self.scope, ("auto", *SCOPES))
-        check_choice("drop", self.drop, DROPS)
-        check_choice("forgetting", self.forgetting, list(DEFINITIONS))
+        check_choices(self, ("auto", *SCOPES), "scope")
+        check_choices(self, DROPS, "drop")
+        check_choices(self, DEFINITIONS, "forgetting")
 
 
 PAPER = ConFERPreset()
+EMBEDDED = DATA.build(ConFERPreset, "embedded")
 
 
-def _drawn_protocol(**more: Any) -> ConFERProtocol:
-    return ConFERProtocol(data="faces", batch_size=32, size=32, **more)
-
-
-# The same rows on drawn faces, which stand for every data set, on two cores.
-EMBEDDED = ConFERPreset(
-    ck=_drawn_protocol(),
-    raf=_drawn_protocol(contempt=False),
-    fer=_drawn_protocol(contempt=False),
-    icv=_drawn_protocol(),
-    baum=_drawn_protocol(),
-    affectnet=_drawn_protocol(
-        conditions={"original": {}, "downsampled": {"data_options": {"samples": 3000}}}
-    ),
-    seeds=1,
-    iterations=150,
-    dgr={"width": 400},
-    lr=dict(SMALL_ROOT),
-    lgr=dict(SMALL_ROOT),
-)
-
-
-# ------------------------------------------------------------------------------------------------
-# The recipes behind rows of the ConFER paper's tables, and the paper's orders.
-
-
+# -- recipes ---------------------------------------------------------------------------------------
 def make_tasks(preset: ConFERPreset, dataset: str, setting: str, order: str) -> list[list[str]]:
     """The classes of every task, O1 to O3 of the paper's table 1.
 
@@ -353,8 +315,7 @@ def method_spec(preset: ConFERPreset, row: str, block: ConFERBlock) -> dict[str,
     """The plain form of a row's method."""
     if row not in ROWS:
         raise unknown("method", row, ROWS)
-    name, owner = ROWS[row]
-    spec: dict[str, Any] = {"name": name}
+    spec: dict[str, Any] = {"name": ROWS[row]["method"]}
     if row in ("NR", "LR"):  # of each new task its share enters, random old rows leave
         items = count_memory_items(preset, row, block)
         spec["memory"] = {"total": items, "shared_by": "task", "shrink": "random"}
@@ -362,16 +323,14 @@ def method_spec(preset: ConFERPreset, row: str, block: ConFERBlock) -> dict[str,
         spec["memory"] = {"total": count_memory_items(preset, row, block)}
     elif row in ("DGR", "LGR", "DGR+D", "LGR+D"):
         spec["distill"] = row.endswith("+D")
-    return {**spec, **(getattr(preset, owner) if owner else {})}
+    return {**spec, **(getattr(preset, ROWS[row]["options"]) if "options" in ROWS[row] else {})}
 
 
-# ------------------------------------------------------------------------------------------------
-# Continual facial expression recognition (ConFER, Churamani et al. 2022): tables and figures.
-
-
+# -- tables ----------------------------------------------------------------------------------------
 PLAIN_METHODS = ("LB", "UB")  # rows without details that text and code tell differently
 OWN_SPLIT = ("CK+", "BAUM-1")  # sets that have no official test set: subjects or clips are drawn
 METRICS = {"Acc": "average_accuracy", "CF": "forgetting"}
+WORDS = {"Acc": "accuracy", "CF": "forgetting"}
 
 
 class TablePair(NamedTuple):
@@ -402,52 +361,55 @@ def _list_table_pairs() -> tuple[TablePair, ...]:
 
 TABLE_PAIRS = _list_table_pairs()
 TABLES_BY_NUMBER = {
-    str(page.table + k): (page, name) for page in TABLE_PAIRS for k, name in enumerate(METRICS)
+    str(pair.table + k): (pair, name) for pair in TABLE_PAIRS for k, name in enumerate(METRICS)
 }
-FIGURES_BY_NAME = {page.figure: page for page in TABLE_PAIRS}
+FIGURES_BY_NAME = {pair.figure: pair for pair in TABLE_PAIRS}
 DATA_SETS = {name.lower(): name for name in ConFERPreset.parts.values()}
-GROUPS = {
-    short: tuple(number for number, (page, _) in TABLES_BY_NUMBER.items() if page.dataset == name)
-    for short, name in DATA_SETS.items()
-}
-WORDS = {"Acc": "accuracy", "CF": "forgetting"}
 TITLES = {
     **{
-        number: f"{WORDS[name]} after every step, {page.words}"
-        for number, (page, name) in TABLES_BY_NUMBER.items()
+        number: f"{WORDS[name]} after every step, {pair.words}"
+        for number, (pair, name) in TABLES_BY_NUMBER.items()
     },
     **{
-        name: f"accuracy of every task over time, {page.words}"
-        for name, page in FIGURES_BY_NAME.items()
+        name: f"accuracy of every task over time, {pair.words}"
+        for name, pair in FIGURES_BY_NAME.items()
     },
     **{short: f"all tables of {name} in one call" for short, name in DATA_SETS.items()},
 }
+# The tables of one data set are made by one call; tables and figures of it share their runs.
+GROUPS = {
+    short: tuple(number for number, (pair, _) in TABLES_BY_NUMBER.items() if pair.dataset == name)
+    for short, name in DATA_SETS.items()
+}
+FOLDERS = {
+    **{number: f"confer-{pair.dataset.lower()}" for number, (pair, _) in TABLES_BY_NUMBER.items()},
+    **{name: f"confer-{pair.dataset.lower()}" for name, pair in FIGURES_BY_NAME.items()},
+    **{short: f"confer-{short}" for short in DATA_SETS},
+}
 
 
-class _ConFEREntries:
+def make_entries(preset: ConFERPreset) -> Callable[[Cell], CellEntry]:
     """Entries of all tables; the runs of a row are named once and shared by its cells."""
+    definitions = {"Acc": {}, "CF": {"definition": preset.forgetting}}
 
-    def __init__(self, preset: ConFERPreset) -> None:
-        self.preset = preset
-        self._made = lru_cache(maxsize=None)(self._make)
-
-    def entry(self, cell: Cell) -> CellEntry:
-        block = find_block(cell)
-        made, after = self._made(block, cell["method"])
-        return CellEntry(
-            recipes=(made,), measure=after[cell["metric"]](int(cell["stage"]) - 1),
-            reasons=_reasons(self.preset, block, cell["method"]), tasks=int(cell["stage"]),
-        )  # fmt: skip
-
-    def _make(
-        self, block: ConFERBlock, row: str
-    ) -> tuple[Recipe, dict[str, Callable[[int], Measure]]]:
-        made, head = recipe(self.preset, block, row), HEAD_VIEWS[block.setting]
-        options = {"Acc": {}, "CF": {"definition": self.preset.forgetting}}
+    @cache
+    def find(block: ConFERBlock, row: str) -> tuple[Recipe, dict[str, Callable[[int], Measure]]]:
+        made, head = recipe(preset, block, row), HEAD_VIEWS[block.setting]
         return made, {
-            metric: measures.metric_at_stages(name, made, head=head, **options[metric])
+            metric: measures.metric_at_stages(name, made, head=head, **definitions[metric])
             for metric, name in METRICS.items()
         }
+
+    def entry(cell: Cell) -> CellEntry:
+        block = find_block(cell)
+        made, after = find(block, cell["method"])
+        stage = int(cell["stage"])
+        return CellEntry(
+            recipes=(made,), measure=after[cell["metric"]](stage - 1), tasks=stage,
+            reasons=_reasons(preset, block, cell["method"]),
+        )  # fmt: skip
+
+    return entry
 
 
 def find_block(cell: Cell) -> ConFERBlock:
@@ -466,60 +428,43 @@ def _reasons(preset: ConFERPreset, block: ConFERBlock, row: str) -> tuple[str, .
 
 
 # -- figures ---------------------------------------------------------------------------------------
-def make_figure(name: str, preset: ConFERPreset) -> PaperFigure:
+def build_figures(name: str, preset: ConFERPreset) -> tuple[PaperFigure, ...]:
     """Accuracy of every task after every step: one row of plots per half of the tables."""
-    page = FIGURES_BY_NAME[name]
-    panels = _list_panels(page, preset)
+    pair = FIGURES_BY_NAME[name]
+    if pair.dataset in preset.absent:
+        return ()
+    panels = _list_panels(pair, preset)
     rows = {
-        (panel, row): recipe(preset, block, row) for panel, block in panels.items() for row in ROWS
+        (panel, row): (recipe(preset, block, row),)
+        for panel, block in panels.items()
+        for row in ROWS
     }
 
-    def data(result: Result) -> pd.DataFrame:
-        records: list[dict[str, Any]] = []
-        for (panel, row), made in rows.items():
-            records += accuracy_curves(
-                result, made, HEAD_VIEWS[page.setting], {"panel": panel, "method": row}
-            )
-        return make_frame(records, LEVEL_COLUMNS)
+    def curves(result: Result, row: tuple[str, str], made: Sequence[Recipe]) -> Records:
+        names = {"panel": row[0], "method": row[1]}
+        return accuracy_curves(result, made, HEAD_VIEWS[pair.setting], names)
 
-    shown = preset.shown(page.dataset)
-    return PaperFigure(
-        name=name, title=f"Accuracy of every task over time, {shown}, {page.setting}",
-        recipes=tuple(rows.values()), data=data,
+    shown = preset.shown(pair.dataset)
+    figure = make_figure(
+        name, f"Accuracy of every task over time, {shown}, {pair.setting}", rows, records=curves,
+        names=lambda row: {**asdict(panels[row[0]]), "method": row[1]}, columns=LEVEL_COLUMNS,
         draw=lambda table: draw_task_level(table, assign_looks(list(ROWS), table["method"])),
-        rows=tuple({**asdict(panels[panel]), "method": row} for panel, row in rows),
     )  # fmt: skip
+    return (figure,)
 
 
-def _list_panels(page: TablePair, preset: ConFERPreset) -> dict[str, ConFERBlock]:
+def _list_panels(pair: TablePair, preset: ConFERPreset) -> dict[str, ConFERBlock]:
     """Both augmentations of O1, or O2 and O3 with the second of them."""
-    conditions = list(preset.protocol(page.dataset).conditions)
-    where: dict[str, Any] = {"dataset": page.dataset, "setting": page.setting}
-    if page.orders == "O1":
+    conditions = list(preset.protocol(pair.dataset).conditions)
+    where: dict[str, Any] = {"dataset": pair.dataset, "setting": pair.setting}
+    if pair.orders == "O1":
         return {one: ConFERBlock(order="O1", augmentation=one, **where) for one in conditions}
     return {
         one: ConFERBlock(order=one, augmentation=conditions[-1], **where) for one in ("O2", "O3")
     }
 
 
-def _build_figures(name: str, preset: ConFERPreset) -> tuple[PaperFigure, ...]:
-    return () if FIGURES_BY_NAME[name].dataset in preset.absent else (make_figure(name, preset),)
-
-
 TABLES = Paper(
-    name="confer",
-    titles=TITLES,
-    paper=PAPER,
-    embedded=EMBEDDED,
-    figures=_build_figures,
-    groups=GROUPS,
-    tables=dict.fromkeys(TABLES_BY_NUMBER, lambda preset: _ConFEREntries(preset).entry),
-    folders={
-        **{
-            number: f"confer-{page.dataset.lower()}"
-            for number, (page, _) in TABLES_BY_NUMBER.items()
-        },
-        **{name: f"confer-{page.dataset.lower()}" for name, page in FIGURES_BY_NAME.items()},
-        **{short: f"confer-{short}" for short in DATA_SETS},
-    },
-)
+    name="confer", titles=TITLES, paper=PAPER, embedded=EMBEDDED, figures=build_figures,
+    groups=GROUPS, tables=dict.fromkeys(TABLES_BY_NUMBER, make_entries), folders=FOLDERS,
+)  # fmt: skip

@@ -1,16 +1,17 @@
-"""What figures of all papers have in common: tables of numbers, looks of methods, and claims
-tested on runs.
+"""What figures of all papers have in common: numbers in tables, looks of methods, grids of plots,
+and claims tested on runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from engram.reproduce import measures
+from engram.reproduce.paper_table import PaperFigure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +21,49 @@ if TYPE_CHECKING:
     from engram.report.method_styles import Style
     from engram.reproduce.paper_table import Floats, Measure
 
+NAN = float("nan")
 LEVEL_COLUMNS = ("panel", "method", "task", "stage", "accuracy", "std")  # of `draw_task_level`
+Records = list[dict[str, Any]]
+KeyT = TypeVar("KeyT")
+
+
+def make_figure(
+    name: str,
+    title: str,
+    rows: Mapping[KeyT, Sequence[Recipe]],
+    *,
+    names: Callable[[KeyT], Mapping[str, str]],
+    records: Callable[[Result, KeyT, Sequence[Recipe]], Records],
+    columns: Sequence[str],
+    draw: Callable[[pd.DataFrame], Any],
+    needed: Sequence[Recipe] = (),
+) -> PaperFigure:
+    """A figure of some rows: what one row adds to the table of numbers, and how that is drawn.
+
+    Parameters
+    ----------
+    rows
+        A key of each row to its recipes.
+    names
+        From a key to the names by which the row is chosen.
+    records
+        From all runs, a key and its recipes to lines of the table.
+    columns
+        Those of the table, there even if nothing else is.
+    needed
+        Recipes that all rows need.
+    """
+
+    def data(result: Result) -> pd.DataFrame:
+        found = (records(result, key, recipes) for key, recipes in rows.items())
+        return make_frame([one for several in found for one in several], columns)
+
+    return PaperFigure(
+        name=name, title=title, data=data, draw=draw,
+        recipes=(*(one for recipes in rows.values() for one in recipes), *needed),
+        rows=(*(names(key) for key, recipes in rows.items() for _ in recipes),
+              *({} for _ in needed)),
+    )  # fmt: skip
 
 
 def make_frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
@@ -36,6 +79,46 @@ def make_frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> 
     return pd.DataFrame([dict(one) for one in records], columns=list(columns))
 
 
+def mean_records(
+    names: Mapping[str, Any], values: Floats, *, value: str = "value", ddof: int = 1,
+    count: str = "repetitions",
+) -> Records:  # fmt: skip
+    """A line with mean, deviation and number of the repetitions that are there; none without any.
+
+    The deviation of a single one is NaN.
+
+    Examples
+    --------
+    >>> mean_records({"method": "EWC"}, np.array([0.5, np.nan]), value="accuracy")
+    [{'method': 'EWC', 'accuracy': 0.5, 'std': nan, 'repetitions': 1}]
+    """
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return []
+    std = float(known.std(ddof=ddof)) if len(known) > 1 else NAN
+    return [{**names, value: float(known.mean()), "std": std, count: len(known)}]
+
+
+def accuracy_curves(
+    result: Result, recipes: Sequence[Recipe], head: str, names: Mapping[str, str]
+) -> Records:
+    """Accuracy of each task, and their mean (task 0), after each stage; counted from 1."""
+    runs = measures.select_runs(result, recipes, head)
+    if runs is None:
+        return []
+    matrix = runs.matrix  # [run, stage, task]
+    found: Records = []
+    for stage in range(matrix.shape[1]):
+        row = matrix[:, stage, : stage + 1]
+        row = row[~np.isnan(row).any(axis=1)]
+        for task in range(-1, stage + 1):
+            values = row.mean(axis=1) if task < 0 else row[:, task]
+            where = {**names, "task": task + 1, "stage": stage + 1}
+            found += mean_records(where, values, value="accuracy")
+    return found
+
+
+# -- drawings --------------------------------------------------------------------------------------
 def assign_looks(known: Sequence[str], names: Iterable[Any] = ()) -> dict[str, Style]:
     """A look per name: that of its place in `known` in whatever figure it is, others after them.
 
@@ -53,96 +136,89 @@ def assign_looks(known: Sequence[str], names: Iterable[Any] = ()) -> dict[str, S
     return assign_styles(list(dict.fromkeys([*known, *map(str, names)])))
 
 
-class LegendNames:
-    """Says of each name once that it belongs into the legend.
+class PlotGrid:
+    """Plots in rows and columns, found by their names, with one legend in which a name stands once.
 
     Examples
     --------
-    >>> legend = LegendNames()
-    >>> legend("EWC"), legend("LwF"), legend("EWC")
-    (True, True, False)
+    >>> grid = PlotGrid(columns=["MNIST", "CIFAR-100"], titled=True)
+    >>> for where in ("MNIST", "CIFAR-100"):
+    ...     grid.add_line([1, 2], [0.9, 0.8], "EWC", assign_looks(["EWC"]), column=where)
+    >>> [trace.showlegend for trace in grid.figure.data]
+    [True, False]
+
+    Parameters
+    ----------
+    rows, columns
+        Names of the rows and columns, "" for the only one.
+    titled
+        Plots have the names of their columns as titles, or of their rows where only those have one.
+    options
+        Further arguments of plotly's ``make_subplots``.
     """
 
-    def __init__(self) -> None:
-        self._seen: set[str] = set()
+    def __init__(
+        self,
+        rows: Iterable[Any] = ("",),
+        columns: Iterable[Any] = ("",),
+        *,
+        titled: bool = False,
+        **options: Any,
+    ) -> None:
+        from plotly.subplots import make_subplots
 
-    def __call__(self, name: str) -> bool:
-        first = name not in self._seen
-        self._seen.add(name)
-        return first
+        self.rows, self.columns = list(dict.fromkeys(rows)), list(dict.fromkeys(columns))
+        if titled:
+            options["subplot_titles"] = self.rows if self.columns == [""] else self.columns
+        self.figure = make_subplots(rows=len(self.rows), cols=len(self.columns), **options)
+        self._in_legend: set[str] = set()
 
+    def add(self, trace: Any, name: str = "", *, row: Any = "", column: Any = "") -> None:
+        """Add a plotly trace; with a `name` it has an entry in the legend, once for all plots."""
+        if name:
+            first = name not in self._in_legend
+            trace.update(name=name, legendgroup=name, showlegend=first)
+            self._in_legend.add(name)
+        where = {"row": self.rows.index(row) + 1, "col": self.columns.index(column) + 1}
+        self.figure.add_trace(trace, **where)
 
-def sample_std(values: Floats) -> float:
-    """Standard deviation over repetitions; NaN for one.
+    def add_line(
+        self, x: Iterable[Any], y: Iterable[Any], name: str, looks: Mapping[str, Style], *,
+        row: Any = "", column: Any = "", **changes: Any,
+    ) -> None:  # fmt: skip
+        """Add a line with markers in the look of its name; `changes` are fields of the trace."""
+        import plotly.graph_objects as go
 
-    Examples
-    --------
-    >>> sample_std(np.array([0.5]))
-    nan
-    """
-    return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
-
-
-def accuracy_curves(
-    result: Result, made: Recipe, head: str, names: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Accuracy of each task, and their mean (task 0), after each stage; counted from 1."""
-    runs = measures.select_runs(result, [made], head)
-    if runs is None:
-        return []
-    matrix = runs.matrix  # [run, stage, task]
-    records = []
-    for stage in range(matrix.shape[1]):
-        row = matrix[:, stage, : stage + 1]
-        row = row[~np.isnan(row).any(axis=1)]
-        if not len(row):
-            continue
-        for task in range(-1, stage + 1):
-            values = row.mean(axis=1) if task < 0 else row[:, task]
-            records.append({
-                **names, "task": task + 1, "stage": stage + 1,
-                "accuracy": float(values.mean()), "std": sample_std(values),
-            })  # fmt: skip
-    return records
-
-
-def draw_task_level(data: pd.DataFrame, styles: Mapping[str, Style]) -> Any:
-    """One row of plots per panel, one column per task and one for the mean."""
-    from plotly.subplots import make_subplots
-
-    panels, tasks = list(dict.fromkeys(data["panel"])), int(data["task"].max())
-    columns = [*range(1, tasks + 1), 0]
-    titles = [f"task {t}" if t else "mean" for t in columns]
-    figure = make_subplots(
-        rows=len(panels), cols=len(columns), shared_yaxes=True, shared_xaxes=True,
-        column_titles=titles, row_titles=panels, horizontal_spacing=0.01, vertical_spacing=0.03,
-    )  # fmt: skip
-    legend = LegendNames()
-    for (panel, method, task), rows in data.groupby(["panel", "method", "task"], sort=False):
-        figure.add_trace(
-            draw_line(rows["stage"], rows["accuracy"], str(method), styles, legend),
-            row=panels.index(panel) + 1, col=columns.index(task) + 1,
+        look = looks[name]
+        trace = go.Scatter(
+            x=list(x), y=list(y), mode="lines+markers",
+            line={"color": look.color, "dash": look.dash},
+            marker={"symbol": look.symbol, "color": look.color},
         )  # fmt: skip
+        self.add(trace.update(**changes), name, row=row, column=column)
+
+
+def draw_task_level(data: pd.DataFrame, looks: Mapping[str, Style]) -> Any:
+    """One row of plots per panel, one column per task and one for the mean."""
+    tasks = int(data["task"].max())
+    columns = [*range(1, tasks + 1), 0]
+    grid = PlotGrid(
+        data["panel"], columns, shared_yaxes=True, shared_xaxes=True,
+        column_titles=[f"task {t}" if t else "mean" for t in columns],
+        row_titles=list(dict.fromkeys(data["panel"])), horizontal_spacing=0.01,
+        vertical_spacing=0.03,
+    )  # fmt: skip
+    for (panel, method, task), rows in data.groupby(["panel", "method", "task"], sort=False):
+        grid.add_line(rows["stage"], rows["accuracy"], str(method), looks, row=panel, column=task)
+    figure = grid.figure
     figure.update_yaxes(range=[0, 1.02])
     figure.update_yaxes(title="accuracy", col=1)
     # the same axis everywhere: a task learnt late begins far to the right
     ticks = sorted({1, (1 + tasks) // 2, tasks})
     figure.update_xaxes(range=[0.6, tasks + 0.4], tickvals=ticks)
-    figure.update_xaxes(title="tasks learnt", row=len(panels))
-    figure.update_layout(height=240 * len(panels), legend={"orientation": "h", "y": -0.14})
+    figure.update_xaxes(title="tasks learnt", row=len(grid.rows))
+    figure.update_layout(height=240 * len(grid.rows), legend={"orientation": "h", "y": -0.14})
     return figure
-
-
-def draw_line(x: Any, y: Any, name: str, styles: Mapping[str, Style], legend: LegendNames) -> Any:
-    """A line of a plotly figure in the look of its name."""
-    import plotly.graph_objects as go
-
-    look = styles[name]
-    return go.Scatter(
-        x=list(x), y=list(y), name=name, legendgroup=name, showlegend=legend(name),
-        mode="lines+markers", line={"color": look.color, "dash": look.dash},
-        marker={"symbol": look.symbol, "color": look.color},
-    )  # fmt: skip
 
 
 def draw_table(data: pd.DataFrame) -> Any:
@@ -158,13 +234,9 @@ def draw_table(data: pd.DataFrame) -> Any:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# What a paper finds, as comparisons of two measures that can fail.
-
-
+# -- claims: what a paper finds, as comparisons of two measures that can fail ----------------------
 CLAIM_COLUMNS = ("finding", "row", "first", "first_value", "second", "second_value", "repetitions",
            "paper_first", "paper_second", "holds")  # fmt: skip
-NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -215,3 +287,9 @@ class Claim:
 def _mean(values: Any) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else NAN
+
+
+def tabulate_claims(result: Result, claims: Iterable[Claim]) -> pd.DataFrame:
+    """One line per claim, with both numbers and whether it holds; none while nothing has run."""
+    tried: Iterator[dict[str, Any]] = (claim.tried(result) for claim in claims)
+    return make_frame(list(tried) if len(result) else [], CLAIM_COLUMNS)

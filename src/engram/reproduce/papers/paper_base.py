@@ -7,15 +7,72 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from importlib import resources
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from engram.data import Data
-from engram.errors import bad, unknown
+from engram.errors import bad, check_choice, check_int, unknown
 from engram.experiments import Recipe
-from engram.experiments.plain_values import convert, to_plain
-from engram.io import parse_key_value
+from engram.experiments.plain_values import convert, from_plain, to_plain
+from engram.io import parse_key_value, parse_yaml
+from engram.renamed import new_name
 from engram.reproduce.cells import Cell, read_cells
 from engram.reproduce.paper_table import OTHER_DATA, CellEntry, PaperFigure, PaperTable
+
+AnyPreset = TypeVar("AnyPreset")
+
+
+class PaperData:
+    """What a paper enumerates, from ``tables/<paper>.yaml``: rows, presets, titles, figures.
+
+    Examples
+    --------
+    >>> PaperData("rwalk")["titles"]["fig4"]
+    'accuracy over the number of samples'
+    >>> PaperData("rwalk")["title"]
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: tables/rwalk.yaml: unknown name 'title', did you mean 'titles'? ...
+    """
+
+    def __init__(self, paper: str) -> None:
+        self.file = f"tables/{paper}.yaml"
+        folder = resources.files("engram.reproduce.papers")
+        self._parts = parse_yaml(self.file, folder.joinpath(self.file).read_text(encoding="utf-8"))
+
+    def __getitem__(self, part: str) -> Any:
+        if part not in self._parts:
+            raise unknown(self.file, part, self._parts)
+        return self._parts[part]
+
+    def build(self, kind: type[AnyPreset], part: str) -> AnyPreset:
+        """A part as a preset: the fields that differ from its defaults."""
+        found: AnyPreset = from_plain(kind, self[part], path=f"{self.file} {part}")
+        return found
+
+    def build_each(self, kind: type[AnyPreset], part: str) -> dict[str, AnyPreset]:
+        """A part that holds several protocols by name."""
+        path = f"{self.file} {part}"
+        return {k: from_plain(kind, v, path=f"{path}.{k}") for k, v in self[part].items()}
+
+
+def default_options(**values: Any) -> Any:
+    """The field of a preset that holds options, with those it has by default."""
+    return field(default_factory=lambda: dict(values))
+
+
+def check_ints(preset: Any, *names: str, low: int = 0) -> None:
+    """Refuse a preset one of whose fields, or a value in it, is no whole number from `low` on."""
+    for name in names:
+        value = getattr(preset, name)
+        for one in value if isinstance(value, tuple) else (value,):
+            check_int(name, one, low)
+
+
+def check_choices(preset: Any, valid: Iterable[str], *names: str) -> None:
+    """Refuse a preset one of whose fields has none of the valid names."""
+    for name in names:
+        check_choice(name, getattr(preset, name), valid)
 
 
 class DataProtocol(Protocol):
@@ -170,7 +227,6 @@ class Paper(Generic[PresetT]):
 # Changing single choices of a preset from the command line.
 
 
-AnyPreset = TypeVar("AnyPreset")
 _ABSENT = object()
 
 
@@ -197,6 +253,7 @@ def _replace_value(owner: Any, path: Sequence[str], value: Any, where: str) -> A
         inner = _replace_value(owner[name], rest, value, f"{where}.{name}") if rest else value
         return {**owner, name: inner}
     names = {f.name for f in fields(owner)} if is_dataclass(owner) else set()
+    name = new_name(type(owner), name)
     if name not in names:
         raise unknown(where, name, names)
     now = getattr(owner, name)

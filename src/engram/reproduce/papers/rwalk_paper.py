@@ -1,16 +1,18 @@
-"""Riemannian walk (RWalk): preset, recipes, tables, figures and drawings."""
+"""Riemannian walk (RWalk, Chaudhry et al. 2018): preset, recipes, tables 1 to 4, figures 2 to 6."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from engram.engine.training import PRECISIONS
-from engram.errors import bad, check_choice, check_float, check_int, unknown
+from engram.errors import bad, check_choice, check_float, unknown
 from engram.experiments import Recipe
 from engram.learner.objectives import SCOPES
 from engram.memory.ranking_policies import policies
@@ -22,21 +24,27 @@ from engram.reproduce.paper_table import (
     OTHER_DATA,
     VARIANT_UNSTATED,
     CellEntry,
-    Floats,
     Measure,
     PaperFigure,
 )
 from engram.reproduce.papers import figure_parts
 from engram.reproduce.papers.figure_parts import (
     LEVEL_COLUMNS,
-    LegendNames,
+    PlotGrid,
+    Records,
     accuracy_curves,
     assign_looks,
-    draw_line,
-    make_frame,
-    sample_std,
+    make_figure,
+    mean_records,
 )
-from engram.reproduce.papers.paper_base import Paper, PaperPreset
+from engram.reproduce.papers.paper_base import (
+    Paper,
+    PaperData,
+    PaperPreset,
+    check_choices,
+    check_ints,
+    default_options,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,12 +52,15 @@ if TYPE_CHECKING:
     from engram.records import Result
     from engram.report.method_styles import Style
 
+MNIST, CIFAR = "MNIST", "CIFAR-100"
 MULTI, SINGLE = "multi-head", "single-head"
 HEAD_VIEWS = {MULTI: "multi", SINGLE: "single"}
 MIXES = ("union", "paired")
 REFERENCES = ("last", "each")
+DATA = PaperData("rwalk")
 
 
+# -- preset ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class RWalkProtocol:
     """One data set of the paper and how it is learnt.
@@ -72,13 +83,14 @@ class RWalkProtocol:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
-        for name in ("classes", "classes_per_task", "epochs", "every", "memory_per_class"):
-            check_int(name, getattr(self, name), 1)
-        for size in self.samples:
-            check_int("samples", size, 1)
+        check_ints(self, "classes", "classes_per_task", "epochs", "every", low=1)
+        check_ints(self, "memory_per_class", "samples", low=1)
         check_choice("precision", self.precision, PRECISIONS)
         check_float("lr", self.lr, open_low=True)
         check_float("valid", self.valid, 0.0, 1.0)
+
+
+PROTOCOLS = DATA.build_each(RWalkProtocol, "protocols")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,17 +129,11 @@ class RWalkPreset(PaperPreset[RWalkProtocol]):
         Table 2, whose regularisation and length are not given.
     """
 
-    parts: ClassVar = {"mnist": "MNIST", "cifar": "CIFAR-100"}
-    official: ClassVar = {"MNIST": "mnist", "CIFAR-100": "cifar100"}
+    parts: ClassVar = {"mnist": MNIST, "cifar": CIFAR}
+    official: ClassVar = {MNIST: "mnist", CIFAR: "cifar100"}
 
-    mnist: RWalkProtocol = RWalkProtocol(
-        data="mnist", classes=10, classes_per_task=2, model="mlp", epochs=10, every=10,
-        memory_per_class=10, valid=1 / 12, samples=(5, 10, 20, 50, 100),
-    )  # fmt: skip
-    cifar: RWalkProtocol | None = RWalkProtocol(
-        data="cifar100", classes=100, classes_per_task=10, model="cnn", epochs=50, every=50,
-        memory_per_class=25, samples=(5, 10, 25, 50, 100, 200),
-    )  # fmt: skip
+    mnist: RWalkProtocol = PROTOCOLS["mnist"]
+    cifar: RWalkProtocol | None = PROTOCOLS["cifar"]
     seeds: int = 5
     batch_size: int = 64
     scope_multi: str = "own"
@@ -141,12 +147,10 @@ class RWalkPreset(PaperPreset[RWalkProtocol]):
     optim_reset: bool = True
     policy: str = "herding"
     normalize: bool = False
-    ewc: Mapping[str, Any] = field(
-        default_factory=lambda: {"normalize": True, "alpha_on": "running"}
-    )
-    pi: Mapping[str, Any] = field(default_factory=lambda: {"xi": 1e-3, "clamp": "task_term"})
-    rwalk: Mapping[str, Any] = field(default_factory=lambda: {"alpha_on": "running"})
-    icarl: Mapping[str, Any] = field(default_factory=lambda: {"bce_reduction": "sum"})
+    ewc: Mapping[str, Any] = default_options(normalize=True, alpha_on="running")
+    pi: Mapping[str, Any] = default_options(xi=1e-3, clamp="task_term")
+    rwalk: Mapping[str, Any] = default_options(alpha_on="running")
+    icarl: Mapping[str, Any] = default_options(bce_reduction="sum")
     reference: str = "last"
     keep: str = "labels"
     strength_20: float = 1000.0
@@ -158,12 +162,9 @@ class RWalkPreset(PaperPreset[RWalkProtocol]):
         check_choice("sample_reduce", self.sample_reduce, REDUCTIONS)
         check_choice("reference", self.reference, REFERENCES)
         check_choice("policy", self.policy, policies())
-        for name in ("scope_multi", "scope_single", "scope_samples"):
-            check_choice(name, getattr(self, name), ("auto", *SCOPES))
-        for name in ("seeds", "per_class_20", "epochs_20"):
-            check_int(name, getattr(self, name), 1)
-        for name in ("batch_size", "sample_rows", "sample_epochs"):
-            check_int(name, getattr(self, name))
+        check_choices(self, ("auto", *SCOPES), "scope_multi", "scope_single", "scope_samples")
+        check_ints(self, "seeds", "per_class_20", "epochs_20", low=1)
+        check_ints(self, "batch_size", "sample_rows", "sample_epochs")
         self._need_paired()
         check_float("strength_20", self.strength_20)
 
@@ -177,20 +178,10 @@ class RWalkPreset(PaperPreset[RWalkProtocol]):
 
 
 PAPER = RWalkPreset()
-# The same rows on the embedded digits, in two minutes on two cores.
-EMBEDDED = RWalkPreset(
-    mnist=RWalkProtocol(
-        data="digits", classes=10, classes_per_task=2, model={"name": "mlp", "hidden": [64, 64]},
-        epochs=10, every=10, memory_per_class=10, samples=(5, 10, 20),
-    ),
-    cifar=None, seeds=2,
-)  # fmt: skip
+EMBEDDED = DATA.build(RWalkPreset, "embedded")
 
 
-# ------------------------------------------------------------------------------------------------
-# The recipes behind rows of the RWalk paper's tables.
-
-
+# -- recipes ---------------------------------------------------------------------------------------
 SHORTEST_TRAINING = 1e-6  # of an epoch: rounds up to one
 
 
@@ -234,17 +225,10 @@ def recipe(preset: RWalkPreset, row: RWalkRow) -> Recipe:
         training["class_weights"] = preset.weigh_samples and "iCaRL" not in row.method
     if row.samples and preset.sample_epochs:
         training["epochs"] = preset.sample_epochs
-    return Recipe.of(
-        {
-            "stream": _stream(protocol, row.setting, protocol.classes_per_task),
-            "model": protocol.model,
-            "method": method_spec(preset, protocol, row),
-            "training": training,
-            "seeds": preset.seeds,
-            "keep": preset.keep,
-            "label": label,
-        }
-    )
+    return _recipe(
+        preset, protocol, label, setting=row.setting, method=method_spec(preset, protocol, row),
+        training=training,
+    )  # fmt: skip
 
 
 def joint_recipe(preset: RWalkPreset, dataset: str, setting: str) -> Recipe:
@@ -258,19 +242,12 @@ def joint_recipe(preset: RWalkPreset, dataset: str, setting: str) -> Recipe:
         method["skip"] = math.ceil(protocol.classes / step) - 1
     if last and not multi:
         # Two tasks, of which the first is hardly trained: the second starts from scratch.
-        training["first_factor"] = SHORTEST_TRAINING
+        training["first_task_scale"] = SHORTEST_TRAINING
     sizes = [protocol.classes - step, step] if last and not multi else step
-    return Recipe.of(
-        {
-            "stream": _stream(protocol, setting, sizes),
-            "model": protocol.model,
-            "method": method,
-            "training": training,
-            "seeds": preset.seeds,
-            "keep": preset.keep,
-            "label": f"Joint reference ({preset.shown(dataset)}, {setting})",
-        }
-    )
+    return _recipe(
+        preset, protocol, f"Joint reference ({preset.shown(dataset)}, {setting})", setting=setting,
+        method=method, training=training, sizes=sizes,
+    )  # fmt: skip
 
 
 def table_2_recipe(preset: RWalkPreset) -> Recipe:
@@ -279,26 +256,37 @@ def table_2_recipe(preset: RWalkPreset) -> Recipe:
     Without CIFAR-100, in the embedded form, it is MNIST's stand-in with its own tasks and network.
     """
     row = RWalkRow(
-        dataset="MNIST", setting=MULTI, method="RWalk", strength=preset.strength_20, samples=True
+        dataset=MNIST, setting=MULTI, method="RWalk", strength=preset.strength_20, samples=True
     )
     if preset.cifar is None:
         return recipe(replace(preset, mnist=replace(preset.mnist, epochs=preset.epochs_20)), row)
-    return recipe(change_to_20_tasks(preset), replace(row, dataset="CIFAR-100"))
+    return recipe(change_to_20_tasks(preset), replace(row, dataset=CIFAR))
 
 
 def change_to_20_tasks(preset: RWalkPreset) -> RWalkPreset:
     """The preset with CIFAR-100 as table 2 has it."""
     protocol = replace(
-        preset.protocol("CIFAR-100"), classes_per_task=5, epochs=preset.epochs_20,
+        preset.protocol(CIFAR), classes_per_task=5, epochs=preset.epochs_20,
         model={"name": "resnet18_slim", "nf": 20}, memory_per_class=preset.per_class_20,
     )  # fmt: skip
     return replace(preset, cifar=protocol)
 
 
-def _stream(protocol: RWalkProtocol, setting: str, sizes: int | list[int]) -> dict[str, Any]:
+def _recipe(
+    preset: RWalkPreset, protocol: RWalkProtocol, label: str, *, setting: str, method: Any,
+    training: Mapping[str, Any], sizes: int | list[int] = 0,
+) -> Recipe:  # fmt: skip
+    """A recipe on a data set, whose tasks have `sizes` classes where these are not the usual."""
     kind = "task_incremental" if setting == MULTI else "class_incremental"
-    found = {"kind": kind, "data": protocol.data, "classes_per_task": sizes}
-    return {**found, "valid": protocol.valid} if protocol.valid else found
+    valid = {"valid": protocol.valid} if protocol.valid else {}
+    return Recipe.of({
+        "stream": {
+            "kind": kind, "data": protocol.data,
+            "classes_per_task": sizes or protocol.classes_per_task, **valid,
+        },
+        "model": protocol.model, "method": method, "training": training,
+        "seeds": preset.seeds, "keep": preset.keep, "label": label,
+    })  # fmt: skip
 
 
 def _training(preset: RWalkPreset, protocol: RWalkProtocol, scope: str) -> dict[str, Any]:
@@ -348,21 +336,7 @@ def _penalty(preset: RWalkPreset, protocol: RWalkProtocol, row: RWalkRow) -> dic
     raise unknown("method", row.method, ("Vanilla", "EWC", "PI", "RWalk", "iCaRL", "iCaRL-hb1"))
 
 
-# ------------------------------------------------------------------------------------------------
-# Riemannian Walk (Chaudhry et al. 2018): tables 1 to 4 and figures 2 to 6.
-
-
-TITLES = {
-    "1": "accuracy, forgetting, intransigence of all methods, MNIST and CIFAR-100",
-    "2": "RWalk with a slim ResNet-18 on 20 tasks of CIFAR-100",
-    "3": "three strengths of each penalty, with samples",
-    "4": "layers of the CIFAR-100 network",
-    "fig2": "accuracy of every task over time, MNIST",
-    "fig3": "forgetting against intransigence, single-head",
-    "fig4": "accuracy over the number of samples",
-    "fig5": "accuracy by sampling strategy",
-    "fig6": "accuracy of every task over time, CIFAR-100",
-}
+# -- tables ----------------------------------------------------------------------------------------
 CIFAR_ALONE = ("2", "fig6")
 TOLERANCE_PERCENT = 3.0  # tolerance in percent, .03 for shares
 
@@ -383,8 +357,8 @@ def find_row(cell: Cell) -> RWalkRow:
     Examples
     --------
     >>> find_row(read_cells("rwalk", "1")[-1])
-    Row(dataset='CIFAR-100', setting='single-head', method='RWalk', strength=500.0, samples=True,
-        per_class=0, policy='')
+    RWalkRow(dataset='CIFAR-100', setting='single-head', method='RWalk', strength=500.0,
+        samples=True, per_class=0, policy='')
     """
     method = cell["method"].removesuffix("-S")
     # RWalk stands in the single-head block only among the rows with samples.
@@ -439,12 +413,8 @@ def _table_2_entry(preset: RWalkPreset, cell: Cell) -> CellEntry:
         return CellEntry(missing="quoted by the paper from the authors of GEM")
     made = table_2_recipe(preset)
     measure = measures.metric("average_accuracy", made, head="multi", percent=True)
-    same = preset.cifar is not None and preset.shown("CIFAR-100") == "CIFAR-100"
-    reasons = (
-        (EPOCHS_UNSTATED, VARIANT_UNSTATED)
-        if same
-        else (OTHER_DATA, EPOCHS_UNSTATED, VARIANT_UNSTATED)
-    )
+    same = preset.cifar is not None and preset.shown(CIFAR) == CIFAR
+    reasons = (*(() if same else (OTHER_DATA,)), EPOCHS_UNSTATED, VARIANT_UNSTATED)
     return CellEntry(recipes=(made,), measure=measure, reasons=reasons, tolerance=TOLERANCE_PERCENT)
 
 
@@ -480,50 +450,67 @@ def _layer(cell: Cell) -> CellEntry:
     return CellEntry(measure=measures.constant(float(value)), tolerance=0.0)
 
 
-TABLES = Paper(
-    name="rwalk", titles=TITLES, paper=PAPER, embedded=EMBEDDED,
-    tables={
-        "1": lambda preset: lambda cell: _training_entry(preset, find_row(cell), cell),
-        "2": lambda preset: lambda cell: _table_2_entry(preset, cell),
-        "3": lambda preset: lambda cell: _training_entry(
-            preset, replace(find_row(cell), samples=True), cell
-        ),
-        "4": lambda preset: _layer,
-    },
-    figures=lambda name, preset: (build_figures(name, preset),), notes=_notes,
-    kept_cells=("2", "4"), without_data=("4",),
-)  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------------
-# Figures 2 to 6 of the RWalk paper: their runs, numbers and drawings.
-
-
+# -- figures ---------------------------------------------------------------------------------------
 REGULARISED = ("EWC", "PI", "RWalk")
-POLICIES = {"random": "uniform", "plane": "plane distance", "entropy": "entropy",
-            "herding": "mean of features"}  # fmt: skip
-PANELS = (
-    (MULTI, False, ("Vanilla", *REGULARISED)),
-    (SINGLE, False, ("Vanilla", "EWC", "PI", "iCaRL-hb1", "iCaRL")),
-    (SINGLE, True, ("Vanilla", *REGULARISED)),
-)
+
+
+class FigureRow(NamedTuple):
+    """A row of a figure, which has the strength of table 1."""
+
+    dataset: str
+    setting: str
+    method: str
+    samples: bool
+    value: Any = ""  # on the axis, where rows are taken over one
+
+    @property
+    def name(self) -> str:
+        """What it is called in table 1."""
+        marked = self.samples and self.method != "RWalk" and "iCaRL" not in self.method
+        return self.method + "-S" * marked
+
+    @property
+    def names(self) -> dict[str, str]:
+        """By what it is chosen."""
+        return {"dataset": self.dataset, "setting": self.setting, "method": self.name}
+
+    def recipe(self, preset: RWalkPreset, **more: Any) -> Recipe:
+        """Its recipe, with further fields of an `RWalkRow`."""
+        strength = table_1_strength(self.dataset, self.setting, self.method, self.samples)
+        row = RWalkRow(
+            dataset=self.dataset, setting=self.setting, method=self.method, strength=strength,
+            samples=self.samples or "iCaRL" in self.method, **more,
+        )  # fmt: skip
+        return recipe(preset, row)
+
+
+def _panel_rows(
+    preset: RWalkPreset, dataset: str, *settings: str
+) -> dict[FigureRow, tuple[Recipe]]:
+    """The rows of `panels` with these heads, and their recipes."""
+    rows = [
+        FigureRow(dataset, panel["setting"], method, panel["samples"])
+        for panel in DATA["panels"] if panel["setting"] in settings
+        for method in panel["methods"]
+    ]  # fmt: skip
+    return {row: (row.recipe(preset),) for row in rows}
 
 
 def build_figures(name: str, preset: RWalkPreset) -> PaperFigure:
     """A figure by its name, fig2 to fig6."""
     makers: dict[str, Callable[[RWalkPreset], PaperFigure]] = {
-        "fig2": lambda p: _task_level_figure(p, "fig2", "MNIST"),
+        "fig2": lambda p: _task_level_figure(p, "fig2", MNIST),
         "fig3": _plane_figure,
         "fig4": _sizes_figure,
         "fig5": _policies_figure,
-        "fig6": lambda p: _task_level_figure(p, "fig6", "CIFAR-100"),
+        "fig6": lambda p: _task_level_figure(p, "fig6", CIFAR),
     }
     return makers[name](preset)
 
 
 def list_data_sets(preset: RWalkPreset) -> list[str]:
     """The data sets of a preset, as the paper names them."""
-    return ["MNIST", *(["CIFAR-100"] if preset.cifar is not None else [])]
+    return [MNIST, *([CIFAR] if preset.cifar is not None else [])]
 
 
 def table_1_strength(dataset: str, setting: str, method: str, samples: bool) -> float:
@@ -543,97 +530,51 @@ def table_1_strength(dataset: str, setting: str, method: str, samples: bool) -> 
     return float(value) if value else 0.0
 
 
-def _make_row(dataset: str, setting: str, method: str, samples: bool, **more: Any) -> RWalkRow:
-    return RWalkRow(
-        dataset=dataset, setting=setting, method=method, samples=samples or "iCaRL" in method,
-        strength=table_1_strength(dataset, setting, method, samples), **more,
+def _task_level_figure(preset: RWalkPreset, name: str, dataset: str) -> PaperFigure:
+    """Figures 2 and 6: every task over time."""
+    instead = "" if dataset in list_data_sets(preset) else f", in place of {dataset}"
+    dataset = MNIST if instead else dataset
+
+    def curves(result: Result, row: FigureRow, made: Sequence[Recipe]) -> Records:
+        panel = f"{row.setting}{', samples' if row.samples else ''}"
+        names = {"panel": panel, "method": row.method}
+        return accuracy_curves(result, made, HEAD_VIEWS[row.setting], names)
+
+    return make_figure(
+        name, f"Accuracy of every task over time, {preset.shown(dataset)}{instead}",
+        _panel_rows(preset, dataset, MULTI, SINGLE), names=lambda row: row.names, records=curves,
+        columns=LEVEL_COLUMNS, draw=draw_task_level,
     )  # fmt: skip
 
 
-def _row_key(dataset: str, setting: str, method: str, samples: bool) -> dict[str, str]:
-    """What a row is called in table 1."""
-    marked = samples and method != "RWalk" and "iCaRL" not in method
-    return {"dataset": dataset, "setting": setting, "method": method + "-S" * marked}
-
-
-def _average_accuracy(made: Recipe, result: Result, head: str) -> Floats:
-    values = measures.metric("average_accuracy", made, head=head)(result)
-    return values[~np.isnan(values)]
-
-
-# -- figures 2 and 6: every task over time ---------------------------------------------------------
-def _task_level_figure(preset: RWalkPreset, name: str, dataset: str) -> PaperFigure:
-    instead = "" if dataset in list_data_sets(preset) else f", in place of {dataset}"
-    dataset = "MNIST" if instead else dataset
-    rows = {
-        (setting, samples, method): recipe(preset, _make_row(dataset, setting, method, samples))
-        for setting, samples, methods in PANELS
-        for method in methods
-    }
-
-    def data(result: Result) -> pd.DataFrame:
-        records: list[dict[str, Any]] = []
-        for (setting, samples, method), made in rows.items():
-            panel = f"{setting}{', samples' if samples else ''}"
-            records += accuracy_curves(
-                result, made, HEAD_VIEWS[setting], {"panel": panel, "method": method}
-            )
-        return make_frame(records, LEVEL_COLUMNS)
-
-    return PaperFigure(
-        name=name,
-        title=f"Accuracy of every task over time, {preset.shown(dataset)}{instead}",
-        recipes=tuple(rows.values()),
-        data=data,
-        draw=draw_task_level,
-        rows=tuple(
-            _row_key(dataset, setting, method, samples) for setting, samples, method in rows
-        ),
-    )
-
-
-# -- figure 3: forgetting against intransigence ----------------------------------------------------
 def _plane_figure(preset: RWalkPreset) -> PaperFigure:
-    rows: dict[tuple[str, str], Recipe] = {}
-    joint = {dataset: joint_recipe(preset, dataset, SINGLE) for dataset in list_data_sets(preset)}
-    for dataset in joint:
-        for _, samples, methods in PANELS[1:]:
-            for method in methods:
-                name = _row_key(dataset, SINGLE, method, samples)["method"]
-                rows[dataset, name] = recipe(preset, _make_row(dataset, SINGLE, method, samples))
+    """Figure 3: forgetting against intransigence."""
+    sets = list_data_sets(preset)
+    rows = {row: made for one in sets for row, made in _panel_rows(preset, one, SINGLE).items()}
+    joint = {dataset: joint_recipe(preset, dataset, SINGLE) for dataset in sets}
 
-    def data(result: Result) -> pd.DataFrame:
-        records = []
-        for (dataset, name), made in rows.items():
-            lost = measures.metric("forgetting", made, head="single")(result)
-            stiff = measures.intransigence(made, joint[dataset], head="single")(result)
-            shown = preset.shown(dataset)
-            both = ~np.isnan(lost) & ~np.isnan(stiff)
-            if both.any():
-                records.append(
-                    {
-                        "dataset": shown,
-                        "method": name,
-                        "source": "ours",
-                        "forgetting": float(lost[both].mean()),
-                        "forgetting_std": sample_std(lost[both]),
-                        "intransigence": float(stiff[both].mean()),
-                        "intransigence_std": sample_std(stiff[both]),
-                    }
-                )
-            printed = _printed_numbers(dataset, name) if shown == dataset else {}
-            if both.any() and printed:
-                records.append({"dataset": shown, "method": name, "source": "paper", **printed})
-        return make_frame(records, ("dataset", "method", "source", "forgetting", "forgetting_std",
-                                "intransigence", "intransigence_std"))  # fmt: skip
+    def points(result: Result, row: FigureRow, made: Sequence[Recipe]) -> Records:
+        lost = measures.metric("forgetting", made, head="single")(result)
+        stiff = measures.intransigence(made[0], joint[row.dataset], head="single")(result)
+        both = ~np.isnan(lost) & ~np.isnan(stiff)
+        found = mean_records({}, lost[both], value="forgetting")
+        if not found:
+            return []
+        (f,), (i,) = found, mean_records({}, stiff[both], value="intransigence")
+        shown = preset.shown(row.dataset)
+        names = {"dataset": shown, "method": row.name}
+        printed = _printed_numbers(row.dataset, row.name) if shown == row.dataset else {}
+        ours = {
+            **names, "source": "ours", **f, "forgetting_std": f["std"], **i,
+            "intransigence_std": i["std"],
+        }  # fmt: skip
+        return [ours, *([{**names, "source": "paper", **printed}] if printed else [])]
 
-    return PaperFigure(
-        name="fig3", title="Forgetting against intransigence, single-head",
-        recipes=(*rows.values(), *joint.values()), data=data, draw=draw_plane,
-        rows=(
-            *({"dataset": dataset, "setting": SINGLE, "method": name} for dataset, name in rows),
-            *({} for _ in joint),
-        ),
+    return make_figure(
+        "fig3", "Forgetting against intransigence, single-head", rows, needed=tuple(joint.values()),
+        names=lambda row: row.names, records=points, draw=draw_plane,
+        columns=("dataset", "method", "source", "forgetting", "forgetting_std", "intransigence",
+                 "intransigence_std"),
     )  # fmt: skip
 
 
@@ -647,7 +588,6 @@ def _printed_numbers(dataset: str, method: str) -> dict[str, float]:
     }
 
 
-# -- figures 4 and 5: how many samples, and which --------------------------------------------------
 def _grid_figure(
     preset: RWalkPreset,
     name: str,
@@ -657,34 +597,26 @@ def _grid_figure(
 ) -> PaperFigure:
     """Rows with samples over one axis; `points` gives the fields of a row by value of the axis."""
     rows = {
-        (dataset, method, value): recipe(preset, _make_row(dataset, SINGLE, method, True, **fields))
-        for dataset in list_data_sets(preset)
-        for method in ("Vanilla", *REGULARISED)
+        (row := FigureRow(dataset, SINGLE, method, True, value)): (row.recipe(preset, **fields),)
+        for dataset, method in product(list_data_sets(preset), ("Vanilla", *REGULARISED))
         for value, fields in points(dataset).items()
     }
 
-    def data(result: Result) -> pd.DataFrame:
-        records = []
-        for (dataset, method, value), made in rows.items():
-            found = _average_accuracy(made, result, "single")
-            if len(found):
-                records.append({
-                    "dataset": preset.shown(dataset), "method": method, axis: value,
-                    "accuracy": float(found.mean()), "std": sample_std(found),
-                })  # fmt: skip
-        return make_frame(records, ("dataset", "method", axis, "accuracy", "std"))
+    def accuracies(result: Result, row: FigureRow, made: Sequence[Recipe]) -> Records:
+        values = measures.metric("average_accuracy", made, head="single")(result)
+        names = {"dataset": preset.shown(row.dataset), "method": row.method, axis: row.value}
+        return mean_records(names, values, value="accuracy")
 
-    return PaperFigure(
-        name=name, title=title, recipes=tuple(rows.values()), data=data,
-        draw=lambda table: draw_grid(table, axis),
-        rows=tuple(
-            {**_row_key(dataset, SINGLE, method, True), axis: str(value)}
-            for dataset, method, value in rows
-        ),
+    return make_figure(
+        name, title, rows, names=lambda row: {**row.names, axis: str(row.value)},
+        records=accuracies, columns=("dataset", "method", axis, "accuracy", "std"),
+        draw=partial(draw_grid, axis=axis),
     )  # fmt: skip
 
 
 def _sizes_figure(preset: RWalkPreset) -> PaperFigure:
+    """Figure 4: how many samples."""
+
     def points(dataset: str) -> dict[Any, Any]:
         sizes = preset.protocol(dataset).samples
         return {size: {"per_class": size, "policy": "random"} for size in sizes}
@@ -694,16 +626,13 @@ def _sizes_figure(preset: RWalkPreset) -> PaperFigure:
 
 
 def _policies_figure(preset: RWalkPreset) -> PaperFigure:
-    def points(dataset: str) -> dict[Any, Any]:
-        return {name: {"policy": policy} for policy, name in POLICIES.items()}
-
-    return _grid_figure(preset, "fig5", "Accuracy by sampling strategy", "strategy", points)
-
-
-# ------------------------------------------------------------------------------------------------
-# Drawings of the figures of the RWalk paper, from their tables of numbers.
+    """Figure 5: which samples."""
+    named = {name: {"policy": policy} for policy, name in DATA["policies"].items()}
+    title = "Accuracy by sampling strategy"
+    return _grid_figure(preset, "fig5", title, "strategy", lambda dataset: named)
 
 
+# -- drawings --------------------------------------------------------------------------------------
 # -S rows follow in the same order, so that the ninth symbol is the last that is needed
 METHODS = ("Vanilla", "EWC", "PI", "RWalk", "iCaRL-hb1", "iCaRL")
 
@@ -715,52 +644,45 @@ def draw_task_level(data: pd.DataFrame) -> Any:
 
 def draw_plane(data: pd.DataFrame) -> Any:
     """A plane per data set; hollow markers are the paper's numbers."""
-    from plotly.subplots import make_subplots
+    import plotly.graph_objects as go
 
-    names = list(dict.fromkeys(data["dataset"]))
-    figure = make_subplots(rows=1, cols=len(names), subplot_titles=names)
-    styles, legend = _looks(data["method"]), LegendNames()
+    grid, looks = PlotGrid(columns=data["dataset"], titled=True), _looks(data["method"])
     for row in data.to_dict("records"):
-        name = str(row["method"])
-        trace = draw_line([row["forgetting"]], [row["intransigence"]], name, styles, legend)
-        trace.update(mode="markers", marker={"size": 11})
-        if row["source"] == "paper":
-            trace.marker.symbol = f"{trace.marker.symbol}-open"
-        trace.hovertemplate = f"{row['source']}<br>F %{{x:.3f}}, I %{{y:.3f}}"
-        figure.add_trace(trace, row=1, col=names.index(row["dataset"]) + 1)
+        name, paper = str(row["method"]), row["source"] == "paper"
+        symbol = looks[name].symbol + ("-open" if paper else "")
+        grid.add_line(
+            [row["forgetting"]], [row["intransigence"]], name, looks, column=row["dataset"],
+            mode="markers", marker={"size": 11, "symbol": symbol},
+            hovertemplate=f"{row['source']}<br>F %{{x:.3f}}, I %{{y:.3f}}",
+        )  # fmt: skip
     both = "paper" in set(data["source"])  # without its points there is nothing to tell apart
     for name, symbol in (("ours", "circle"), ("the paper", "circle-open")) if both else ():
-        figure.add_trace(_legend_entry(name, symbol), row=1, col=1)
-    figure.update_xaxes(title="forgetting", zeroline=True)
-    figure.update_yaxes(title="intransigence", zeroline=True)
-    return figure
+        marker = {"symbol": symbol, "color": "gray", "size": 11}
+        entry = go.Scatter(x=[None], y=[None], name=name, mode="markers", marker=marker)
+        grid.add(entry, column=grid.columns[0])  # in the legend, without data
+    grid.figure.update_xaxes(title="forgetting", zeroline=True)
+    grid.figure.update_yaxes(title="intransigence", zeroline=True)
+    return grid.figure
 
 
 def draw_grid(data: pd.DataFrame, axis: str) -> Any:
     """A plot per data set, a line per method."""
-    from plotly.subplots import make_subplots
-
-    names = list(dict.fromkeys(data["dataset"]))
-    figure = make_subplots(rows=1, cols=len(names), subplot_titles=names)
-    styles, legend = _looks(data["method"]), LegendNames()
+    grid, looks = PlotGrid(columns=data["dataset"], titled=True), _looks(data["method"])
     named, methods = (list(dict.fromkeys(data[key])) for key in (axis, "method"))
     for (dataset, method), rows in data.groupby(["dataset", "method"], sort=False):
-        place = names.index(dataset) + 1
-        x = rows[axis].tolist()
+        x, changes = rows[axis].tolist(), dict[str, Any]()
         if axis == "strategy":  # side by side, or the intervals would cover each other
             beside = 0.08 * (methods.index(str(method)) - (len(methods) - 1) / 2)
             x = [named.index(name) + beside for name in x]
-        trace = draw_line(x, rows["accuracy"], str(method), styles, legend)
+            changes["mode"] = "markers"
         if rows["std"].notna().any():
-            trace.error_y = {"array": rows["std"].fillna(0).tolist(), "thickness": 1}
-        if axis == "strategy":
-            trace.mode = "markers"
-        figure.add_trace(trace, row=1, col=place)
-    figure.update_xaxes(title="samples per class" if axis == "samples" else axis)
+            changes["error_y"] = {"array": rows["std"].fillna(0).tolist(), "thickness": 1}
+        grid.add_line(x, rows["accuracy"], str(method), looks, column=dataset, **changes)
+    grid.figure.update_xaxes(title="samples per class" if axis == "samples" else axis)
     if axis == "strategy":
-        figure.update_xaxes(tickvals=list(range(len(named))), ticktext=named)
-    figure.update_yaxes(title="average accuracy")
-    return figure
+        grid.figure.update_xaxes(tickvals=list(range(len(named))), ticktext=named)
+    grid.figure.update_yaxes(title="average accuracy")
+    return grid.figure
 
 
 def _looks(names: Any) -> dict[str, Style]:
@@ -773,9 +695,16 @@ def _looks(names: Any) -> dict[str, Style]:
     return found
 
 
-def _legend_entry(name: str, symbol: str) -> Any:
-    """An entry of the legend without data."""
-    import plotly.graph_objects as go
-
-    marker = {"symbol": symbol, "color": "gray", "size": 11}
-    return go.Scatter(x=[None], y=[None], name=name, mode="markers", marker=marker)
+TABLES = Paper(
+    name="rwalk", titles=DATA["titles"], paper=PAPER, embedded=EMBEDDED,
+    tables={
+        "1": lambda preset: lambda cell: _training_entry(preset, find_row(cell), cell),
+        "2": lambda preset: partial(_table_2_entry, preset),
+        "3": lambda preset: lambda cell: _training_entry(
+            preset, replace(find_row(cell), samples=True), cell
+        ),
+        "4": lambda preset: _layer,
+    },
+    figures=lambda name, preset: (build_figures(name, preset),), notes=_notes,
+    kept_cells=("2", "4"), without_data=("4",),
+)  # fmt: skip
