@@ -215,12 +215,12 @@ def describe_error(error: BaseException) -> str:
 @contextmanager
 def shorten_warnings() -> Iterator[None]:
     """Return a context that prints each warning once, on one line without file names."""
-    said = set[str]()
+    seen = set[str]()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         text = " ".join(str(message).split())
-        if text not in said:
-            said.add(text)
+        if text not in seen:
+            seen.add(text)
             say(f"warning: {text}", style="yellow")
 
     with warnings.catch_warnings():

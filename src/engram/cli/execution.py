@@ -70,7 +70,7 @@ def run_request(
 ) -> Result:  # fmt: skip
     """Run a request in its directory and print the outcome; on Ctrl-C, what is kept.
 
-    `same` raises for experiments that have changed since the directory was written; `rerun` reruns
+    `same` raises for experiments that have changed since the directory was written; `rerun` repeats
     finished runs; after `budget`, training is saved and stops.
     """
     limit = None if budget is None else parse_duration(budget)

@@ -47,9 +47,9 @@ from engram.streams import SCENARIOS
 from engram.streams.stream import Stream
 from engram.streams.task_orders import ORDER_OPTIONS, order_text
 
-ID_FORMAT = 3  # of ids; those of another form mean something else
-# An id hashes what differs from the defaults, so that a new option changes no id. Whoever changes a
-# default writes the former one here, as in ``{"EWC.strength": 1.0}``: ids keep their meaning.
+ID_FORMAT = 3  # ids of another format are not comparable
+# An id hashes what differs from the defaults, so that a new option changes no id. When a default
+# changes, the former one is added here, as in ``{"EWC.strength": 1.0}``, to keep ids valid.
 FORMER_DEFAULTS: dict[str, Any] = {}
 IDENTITY_PARTS = {  # of an experiment, in the words of a message
     "data": "the data",
@@ -202,28 +202,28 @@ def short_hash(value: Any) -> str:
 
 
 def options_hash(content: Mapping[str, Any]) -> str:
-    """Hash of what a recipe says, names as they stand, without seeds, order, label and keep."""
+    """Hash a recipe with names unresolved, without seeds, order, label and keep."""
     stream = dict(content["stream"])
     kind = str(stream.get("kind", ""))
     stream = {k: v for k, v in stream.items() if k not in (*ORDER_OPTIONS, "head")}
-    said = {
+    content_without_defaults = {
         "stream": drop_defaults(stream, _scenario_defaults(kind), kind),
         "model": _describe_model(content["model"], resolve=False),
         "method": _drop_method_defaults(content["method"]),
         "training": drop_defaults(content["training"], to_plain(Training()), "Training"),
         "average": content["average"],
     }
-    return short_hash(describe(said, "recipe"))
+    return short_hash(describe(content_without_defaults, "recipe"))
 
 
 def _drop_method_defaults(method: Mapping[str, Any]) -> dict[str, Any]:
-    """A method as a recipe names it, without options that have their defaults."""
+    """Drop the options of a method section that have their default values."""
     if "parts" in method:
         parts = [_drop_method_defaults(part) for part in method["parts"]]
         return {"name": method["name"], "parts": parts}
     name = str(method["name"])
     known = getattr(methods, name, None)
-    if known is None:  # a user's own
+    if known is None:  # user code
         return dict(method)
     options = {k: v for k, v in method.items() if k != "name"}
     found = drop_defaults(options, to_plain(_field_defaults(known)), name)
@@ -234,7 +234,7 @@ def _drop_method_defaults(method: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scenario_defaults(kind: str) -> Mapping[str, Any]:
-    """The options of a scenario, where they are not given."""
+    """Return the default options of a scenario."""
     made = SCENARIOS.get(kind)
     return {} if made is None else (made.__kwdefaults__ or {})
 
@@ -279,7 +279,7 @@ def describe_order(stream: Stream) -> str:
 
 
 def _describe_model(model: Any, *, resolve: bool = True) -> Any:
-    """A model of the library by what differs from its defaults; an own one by what it does.
+    """Describe a library model by non-default options, or a user's model by code and weights.
 
     Without `resolve`, a user's model given by name stays a name.
     """

@@ -52,7 +52,7 @@ def execute(
     """Train the plans that are not finished, and return a recorder with the runs of all plans.
 
     With `out`, finished stages are never run again and an interrupted run resumes at its last
-    checkpoint; `rerun` reruns all of them. `deadline` (``time.monotonic``) stops cleanly between
+    checkpoint; `rerun` repeats all of them. `deadline` (``time.monotonic``) stops cleanly between
     groups of runs and, with `out`, within a task, which is saved. `compile`, `deterministic`,
     `checkpoint_every` and `rerun`: see `engram.run`.
     """
