@@ -21,7 +21,7 @@ TASKS = 3
 def ends(method, monkeypatch, *, keeps=True, training=WHOLE):
     """Weights and losses after every stage, and how often older networks were asked."""
     asked, original = [], Net._judged
-    monkeypatch.setattr(LockstepTrainer, "keeps_answers", keeps)
+    monkeypatch.setattr(LockstepTrainer, "caches_teachers", keeps)
     monkeypatch.setattr(Net, "_judged", lambda *args: (asked.append(1), original(*args))[1])
     runs = toy_runs.make_runs(
         toy_runs.shrink_settings(method), toy_runs.make_streams()[:2], training=training

@@ -1,7 +1,6 @@
-"""Training and evaluation of runs: the loop over tasks, sampling, optimisers, checkpoints, one
-run alone or hundreds in lockstep.
+"""Training and evaluation of runs: the task loop, sampling, optimisers, lockstep, checkpoints.
 
-Not here: what a method computes (engram.methods), what is measured (engram.probes), recipes and
-worker pools (engram.experiments), files of results (engram.records). Begin with
-engine.Engine.stages, then loop.train_task and the optimiser step in trainers.single.
+Methods are in `engram.methods`, probes in `engram.probes`, recipes and worker pools in
+`engram.experiments`, files of results in `engram.records`. Begin with `engine.Engine.stages`, then
+`loop.train_task` and the optimiser step in `trainers.single`.
 """

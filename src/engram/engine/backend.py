@@ -73,15 +73,15 @@ class _FlagScopes:
         try:
             yield
         finally:
-            with self._lock:  # two scopes may say the same: this one, not one that is equal
+            with self._lock:  # by identity, since two scopes may be equal
                 self._open = [one for one in self._open if one is not wanted]
                 for name in wanted:
                     self._apply(name)
 
     def _apply(self, name: str) -> None:
-        said = [one[name] for one in self._open if name in one]
+        wanted = [one[name] for one in self._open if name in one]
         owner, flag = TORCH_FLAGS[name]
-        setattr(owner, flag, said[-1] if said else self._before.pop(name))
+        setattr(owner, flag, wanted[-1] if wanted else self._before.pop(name))
 
 
 _flags = _FlagScopes()
@@ -89,7 +89,7 @@ _flags = _FlagScopes()
 
 @contextmanager
 def training_numerics(precision: str) -> Iterator[None]:
-    """How CUDA multiplies and convolves for the length of a stage."""
+    """Set the precision and algorithms of CUDA for a training stage."""
     with (
         inference_numerics(precision),
         _flags(benchmark=not torch.are_deterministic_algorithms_enabled()),
@@ -99,9 +99,9 @@ def training_numerics(precision: str) -> Iterator[None]:
 
 @contextmanager
 def inference_numerics(precision: str) -> Iterator[None]:
-    """How CUDA multiplies and convolves while a network is asked, whatever batches may come.
+    """Set the precision of CUDA for inference with batches of any shape.
 
-    Torch would convolve 32-bit floats in tf32 by default; here ``float32`` means what it says.
+    By default torch uses tf32 for convolutions in float32; here ``float32`` is exact.
 
     Examples
     --------
@@ -115,10 +115,10 @@ def inference_numerics(precision: str) -> Iterator[None]:
 
 @contextmanager
 def probe_numerics(precision: str) -> Iterator[None]:
-    """How CUDA computes while probes and detectors measure a finished stage.
+    """Set the precision of CUDA for probes and detectors after a stage.
 
-    Networks convolve as when the stage was evaluated. Products of matrices keep all their digits:
-    detectors fit covariances and take distances, which do not bear the rounding of a network.
+    Convolutions are as in the evaluation of the stage. Matrix products have full precision, because
+    covariances and distances of detectors are sensitive to rounding.
 
     Examples
     --------
@@ -132,9 +132,9 @@ def probe_numerics(precision: str) -> Iterator[None]:
 
 @contextmanager
 def without_cudnn_benchmark() -> Iterator[None]:
-    """Let cuDNN take what it deems best for shapes that are met a few times only.
+    """Disable cuDNN's benchmark mode for shapes that occur only a few times.
 
-    Else it tries its algorithms on every new shape, which takes longer than such a pass itself.
+    Measuring the algorithms for a new shape takes longer than such a pass itself.
     """
     with _flags(benchmark=False):
         yield
@@ -142,10 +142,10 @@ def without_cudnn_benchmark() -> Iterator[None]:
 
 @contextmanager
 def deterministic_algorithms(on: bool, device: torch.device) -> Iterator[None]:
-    """Let torch use algorithms only that give the same bits every time, while this lasts.
+    """Use only deterministic algorithms of torch inside the context, if `on`.
 
-    On the CPU they do so anyway. On CUDA some are slower, and an operation for which torch has no
-    such algorithm is an error. Where `on` is False nothing is touched.
+    On the CPU all are deterministic. On CUDA some are slower, and an operation without a
+    deterministic algorithm is an error.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def deterministic_algorithms(on: bool, device: torch.device) -> Iterator[None]:
     workspace = os.environ.get(CUBLAS_WORKSPACE_VARIABLE)
     enabled = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    if device.type == "cuda" and workspace is None:  # cuBLAS reads it, and torch insists on it
+    if device.type == "cuda" and workspace is None:  # required by torch for cuBLAS
         os.environ[CUBLAS_WORKSPACE_VARIABLE] = ":4096:8"
     torch.use_deterministic_algorithms(True)
     try:
@@ -186,9 +186,9 @@ _thread_limits: list[int] = []  # threads that runs may use, inside `limit_threa
 
 @contextmanager
 def limit_threads() -> Iterator[None]:
-    """While this lasts, small runs use one thread of those there are; afterwards all is as before.
+    """Let small runs use one thread inside the context, and restore the number afterwards.
 
-    Who sets ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS`` has chosen, and nothing is touched.
+    Does nothing if ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS`` is set.
     """
     if any(os.environ.get(name) for name in THREAD_VARIABLES) or torch.get_num_threads() == 1:
         yield
@@ -201,7 +201,7 @@ def limit_threads() -> Iterator[None]:
 
 
 def set_threads(learners: Sequence[RunLearner], training: Training, *, mapped: bool) -> None:
-    """Before a task: one thread for runs whose steps are small, all that there are for others."""
+    """Use one thread for runs with small steps, and all threads for others."""
     if not _thread_limits or learners[0].device.type != "cpu":
         return
     size = estimate_work(learners[0], training.batch_size) * (len(learners) if mapped else 1)
@@ -211,10 +211,10 @@ def set_threads(learners: Sequence[RunLearner], training: Training, *, mapped: b
 
 
 def estimate_work(learner: RunLearner, batch_size: int) -> int:
-    """Multiplications of a forward pass, roughly and rather too many.
+    """Estimate the multiplications of a forward pass, rather too high.
 
-    Every parameter counts once for each place of a sample at which it may be used: once where a
-    layer takes the whole sample, at every pixel or joint otherwise.
+    A parameter counts once if a layer takes the whole sample, and once for every pixel or joint of
+    a sample otherwise.
     """
     shape = learner.stream.data.sample_shape
     whole = any(

@@ -1,5 +1,5 @@
-"""A learner as files (tensors in safetensors, facts and structure in the header, no pickle), the
-point inside a task where a run goes on, and copies from one rank to all others.
+"""Checkpoints of a learner (safetensors with facts in the header, no pickle), the point inside a
+task at which a run resumes, and copies of a learner to all ranks.
 """
 
 from __future__ import annotations
@@ -32,16 +32,14 @@ if TYPE_CHECKING:
     from engram.learner.torch_startup import Stopwatch
 
 FORMAT = "engram-learner-2"
-KEPT_CHECKPOINTS = (
-    2  # checkpoints after a task: should the newest be damaged, there is one before it
-)
+KEPT_CHECKPOINTS = 2  # the previous one is used if the newest is damaged
 DAMAGED_SUFFIX = ".damaged"
 Notify = Callable[[str], None]
 EXEMPLARS = ("rows", "stages", "columns", "ranks")
 
 
 def tree_structure(tree: Any) -> Any:
-    """The shape of a tree as JSON: empty parts survive, tuples are told from dicts."""
+    """Return the structure of a tree as JSON values, including empty parts and tuples."""
     if isinstance(tree, dict):
         return {"dict": {str(k): tree_structure(v) for k, v in tree.items()}}
     if isinstance(tree, tuple):
@@ -50,7 +48,7 @@ def tree_structure(tree: Any) -> Any:
 
 
 def rebuild_tree(shape: Any, flat: dict[str, Tensor], prefix: str = "") -> Any:
-    """The tree of a `tree_structure` with these leaves.
+    """Rebuild a tree from its `tree_structure` and leaves.
 
     Examples
     --------
@@ -68,7 +66,7 @@ def rebuild_tree(shape: Any, flat: dict[str, Tensor], prefix: str = "") -> Any:
 
 
 def learner_tree(learner: RunLearner, leave_out: Collection[str] = ()) -> dict[str, Any]:
-    """All tensors of a learner; those of a part that is left out are missing."""
+    """Return all tensors of a learner as a tree, without the parts in `leave_out`."""
     tree = {
         "vector": learner.vector, "buffers": learner.buffers, "free": learner.free,
         "state": learner.state, "opt": learner.opt, "opened": learner.opened,
@@ -81,19 +79,19 @@ def learner_tree(learner: RunLearner, leave_out: Collection[str] = ()) -> dict[s
 def state_dict(
     learner: RunLearner, leave_out: Collection[str] = ()
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, and the facts beside them.
+    """Return named tensors and plain facts of a learner.
 
-    `leave_out` names what the next task makes anew: ``free``, and ``opt`` where optimisers are
-    reset.
+    `leave_out` names parts that the next task creates anyway: ``free``, and ``opt`` if optimisers
+    are reset.
     """
     tree = learner_tree(learner, leave_out)
     tensors = {k: v.detach().to("cpu", copy=True) for k, v in flatten(tree).items()}
-    tensors = {k: v.contiguous() for k, v in tensors.items()}  # a copy already, and only one
+    tensors = {k: v.contiguous() for k, v in tensors.items()}  # copied once, above
     return tensors, learner_facts(learner, tree)
 
 
 def learner_facts(learner: RunLearner, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a learner beside the tensors in `tree`."""
+    """Return the facts of a learner besides the tensors in `tree`."""
     return {
         "format": FORMAT, "structure": tree_structure(tree), "stage": learner.stage,
         "seed": learner.seed, "seen": learner.exemplars.seen, "diverged": learner.diverged,
@@ -103,7 +101,7 @@ def learner_facts(learner: RunLearner, tree: Mapping[str, Any]) -> dict[str, Any
 
 
 def load_state_dict(learner: RunLearner, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Put a saved learner's tensors and facts into a fresh one."""
+    """Load tensors and facts into a new learner."""
     tree = rebuild_tree(facts["structure"], tensors)
     device = learner.device
 
@@ -116,7 +114,7 @@ def load_state_dict(learner: RunLearner, tensors: dict[str, Tensor], facts: dict
         if found != own:
             raise ValueError(f"{name} of shape {found} in place of {own}")
     parts = tree["exemplars"]
-    # all is made before anything is put in: a learner is never half of one and half of another
+    # convert everything before assigning anything, so that a failure leaves the learner unchanged
     made: dict[str, Any] = {
         "vector": tree["vector"].to(device), "opened": tree["opened"],
         "free": tree["free"].to(device) if "free" in tree else learner.free,
@@ -131,9 +129,9 @@ def load_state_dict(learner: RunLearner, tensors: dict[str, Tensor], facts: dict
 
 
 def save_checkpoint(learner: RunLearner, folder: Path, leave_out: Collection[str] = ()) -> Path:
-    """Write the learner after its present stage; `prune_checkpoints` removes older ones later.
+    """Write the learner after its current stage; `prune_checkpoints` removes older ones.
 
-    The folder bears the name of the run; its parent must be in a run directory.
+    The folder is named after the run; its parent must be in a run directory.
     """
     tensors, facts = state_dict(learner, leave_out)
     path = folder / f"stage-{learner.stage:04d}.safetensors"
@@ -141,17 +139,16 @@ def save_checkpoint(learner: RunLearner, folder: Path, leave_out: Collection[str
 
 
 def write_tensors_and_facts(path: Path, tensors: dict[str, Tensor], facts: Any) -> Path:
-    """Write tensors and facts to `path`, which appears only once it is complete and on disk.
+    """Write tensors and facts to `path` atomically.
 
-    Two folders are made for it where they are missing, ``checkpoint/RUN``; a run directory that has
-    vanished stays so.
+    Creates missing folders ``checkpoint/RUN``, but not a run directory that has been deleted.
     """
     make_folder(path.parent, inside=path.parents[2])
     return save_tensors(path, tensors, {"facts": json.dumps(facts)})
 
 
 def prune_checkpoints(folder: Path, *, finished: bool = False) -> None:
-    """Keep the newest checkpoints only; none of a run that is `finished`."""
+    """Delete all but the newest checkpoints, or all if the run is `finished`."""
     files = sorted(folder.glob("stage-*.safetensors"))
     for old in files if finished else files[:-KEPT_CHECKPOINTS]:
         old.unlink(missing_ok=True)
@@ -163,7 +160,7 @@ def prune_checkpoints(folder: Path, *, finished: bool = False) -> None:
 
 
 def warn(text: str) -> None:
-    """A note where nobody else takes it."""
+    """Issue a note as a warning."""
     warnings.warn(text, stacklevel=3)
 
 
@@ -172,8 +169,8 @@ def load_checkpoint(
 ) -> int:
     """Load the newest checkpoint whose stages are all recorded; returns the next stage to train.
 
-    A checkpoint is written before the records of its stage, so the newest one may be too new. One
-    that is damaged is named in a `note`, and the one before it is taken.
+    A checkpoint is written before the records of its stage, so the newest one may be too new. A
+    damaged one is reported by `note`, and the previous one is used.
     """
     for path in sorted(folder.glob("stage-*.safetensors"), reverse=True):
         stage = int(path.stem.split("-")[1])
@@ -193,7 +190,7 @@ def load_checkpoint(
 
 
 def read_facts(file: TensorFile) -> Any:
-    """What was written beside the tensors of a checkpoint."""
+    """Read the facts of a checkpoint."""
     with wrap_read_errors(file.path, "checkpoint"):
         found = json.loads(file.facts["facts"])
         found.keys()
@@ -201,13 +198,13 @@ def read_facts(file: TensorFile) -> Any:
 
 
 def check_owner(path: Path, facts: dict[str, Any], *, run: str, stage: int) -> None:
-    """Refuse a file that was put in the place of another one."""
+    """Raise for a file of another run or stage."""
     if facts.get("run", run) != run or facts.get("stage") != stage:
         raise RecordError(f"{path}: belongs to another run or stage")
 
 
 def rename_damaged(path: Path) -> None:
-    """Give a damaged checkpoint another name, so that it is named once and stays as evidence."""
+    """Rename a damaged checkpoint, so that it is reported once and can be inspected."""
     with suppress(OSError):
         path.rename(path.with_name(path.name + DAMAGED_SUFFIX))
 
@@ -215,7 +212,7 @@ def rename_damaged(path: Path) -> None:
 def restore_learner(
     learner: RunLearner, path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]
 ) -> None:
-    """Put what was read from `path` into a fresh learner, after a look at whose it is."""
+    """Load what was read from `path` into a new learner, after checking its owner."""
     if facts.get("format") != FORMAT:
         raise RecordError(f"{path}: not a checkpoint of this version ({facts.get('format')})")
     if (facts.get("stream"), facts.get("seed")) != (learner.stream.fingerprint(), learner.seed):
@@ -223,7 +220,7 @@ def restore_learner(
     try:
         with wrap_read_errors(path, "checkpoint"):
             load_state_dict(learner, tensors, facts)
-    except BadArgument as problem:  # of a ledger with kinds that there are not
+    except BadArgument as problem:  # a ledger with unknown kinds
         raise RecordError(f"{path}: is not a valid checkpoint ({problem})") from problem
 
 
@@ -247,7 +244,7 @@ class ResumePoint:
     tensors: dict[str, Any] = field(default_factory=dict)
 
     def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors by name and JSON, for a file."""
+        """Return named tensors and JSON values, for a file."""
         named = flatten(self.tensors).items()
         flat = {f"resume/{k}": v.detach().cpu().contiguous().clone() for k, v in named}
         facts = {"position": list(self.position), "facts": self.facts}
@@ -255,7 +252,7 @@ class ResumePoint:
 
     @classmethod
     def unpacked(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> ResumePoint:
-        """What `packed` wrote."""
+        """Make a resume point from the values of `packed`."""
         flat = {k.removeprefix("resume/"): v for k, v in tensors.items() if k.startswith("resume/")}
         phase, epoch, step = facts["position"]
         tree = rebuild_tree(facts["structure"], flat)
@@ -263,12 +260,12 @@ class ResumePoint:
 
     @property
     def moment(self) -> tuple[int, ...]:
-        """Runs of one moment can go on together: the position, and the steps of log entries."""
+        """Position and steps of log entries; runs with equal ones can resume together."""
         return *self.position, *(entry[0] for entry in self.facts["log"]["sums"])
 
 
 def restore_phase(now: PhaseTraining, points: Sequence[ResumePoint]) -> None:
-    """Be where the runs were when `StepSlices` made these."""
+    """Restore a phase to the resume points of its runs."""
     device = now.learners[0].device
 
     def move(tree: Any) -> Any:
@@ -289,7 +286,7 @@ def restore_phase(now: PhaseTraining, points: Sequence[ResumePoint]) -> None:
 
 
 class Checkpointer(Protocol):
-    """Keeps runs that are inside a task; asked between slices of a few seconds."""
+    """Protocol of an object that saves runs inside a task; it is polled about every second."""
 
     @property
     def every(self) -> float:
@@ -308,38 +305,38 @@ class Checkpointer(Protocol):
 
     @property
     def should_stop(self) -> bool:
-        """Whether training is to end behind what was saved: a signal came, or time is up."""
+        """Whether to end training after saving: because of a signal, or a time limit."""
         ...
 
 
-CHECKS_PER_INTERVAL = 5  # times that a checkpointer is asked within its interval, at least
+CHECKS_PER_INTERVAL = 5  # minimum number of polls of a checkpointer within its interval
 
 
 class SliceLength:
-    """Cuts steps into slices of about `seconds`, so that a checkpointer is asked in time."""
+    """Choose the number of steps per slice so that a slice takes about `seconds`."""
 
     def __init__(self, seconds: float = 1.0, first: int = 1) -> None:
         self.seconds, self.steps = seconds, first
 
     def took(self, steps: int, seconds: float) -> None:
-        """Learn from a slice how many steps the next one may have."""
+        """Adapt the number of steps to the time of a slice."""
         wanted = int(steps * self.seconds / max(seconds, 1e-6))
-        self.steps = min(max(wanted, 1), 4 * self.steps)  # the first steps may wait for kernels
+        self.steps = min(max(wanted, 1), 4 * self.steps)  # the first steps may compile kernels
 
 
 class StepSlices:
-    """Cuts the steps of a phase into slices, after which a checkpoint may be due.
+    """Cut the steps of a phase into slices, after which a checkpoint may be due.
 
     Parameters
     ----------
     now, history, clock
-        The phase, what those before it gave, and the seconds of the task.
+        The phase, the results of earlier phases, and the seconds of the task.
     free
-        What may move in each run, by its method, not by the phase.
+        Masks of trainable parameters of each run, without the restriction of the phase.
     checkpointer
-        Says when it is time to save.
+        Decides when to save.
     keep_final_state
-        Whether to save behind the last step, too: no stage will be recorded then.
+        Whether to save after the last step, too, because no stage will be recorded.
     """
 
     def __init__(
@@ -356,7 +353,7 @@ class StepSlices:
         self._taken = 0  # steps of the present slice; epochs may be shorter than a slice
 
     def cut(self, start: int, stop: int) -> int:
-        """Where the slice that goes on at `start` ends, at `stop` at the latest."""
+        """Return the end of the slice that continues at `start`, at most `stop`."""
         if not self.sliced:
             return stop
         if not self._taken:
@@ -364,9 +361,9 @@ class StepSlices:
         return min(stop, start + max(self._slices.steps - self._taken, 1))
 
     def took(self, steps: int) -> None:
-        """Steps were launched. Only at the end of a slice the device is waited for.
+        """Count launched steps, and wait for the device at the end of a slice only.
 
-        An epoch may be a single step, and the host is to prepare the next ones meanwhile.
+        An epoch may be a single step, and the host should prepare the next one meanwhile.
         """
         self._taken += steps
         if self._taken < self._slices.steps:
@@ -422,7 +419,7 @@ class StepSlices:
 
 
 def copy_from_first_rank(ranks: Ranks, learner: RunLearner) -> None:
-    """Let every rank's learner be that of rank 0, with the place inside a task where it stands."""
+    """Copy the learner of rank 0, with its resume point, to all ranks."""
     first = ranks.rank == 0
     tensors, facts = state_dict(learner) if first else ({}, {})
     point = learner.resume_point if first else None
@@ -443,7 +440,7 @@ def copy_from_first_rank(ranks: Ranks, learner: RunLearner) -> None:
 
 
 def synchronise_ranks(learners: Sequence[RunLearner]) -> None:
-    """After a task: what rank 0 has, others have, whatever their devices rounded differently."""
+    """Copy all learners from rank 0 after a task, in case devices rounded differently."""
     ranks = distributed.current_ranks()
     for learner in learners if ranks is not None else ():
         copy_from_first_rank(ranks, learner)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
-"""From runs to finished stages, task after task: runs that have met the same tasks are trained
-once, and a group that runs out of memory is halved.
+"""`Engine`: trains runs task by task and yields finished stages.
+
+Runs that share their first tasks are trained once, and a group that runs out of memory is halved.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ ResumeRun = Callable[[int, RunLearner], int]
 
 @dataclass
 class TaskGroup:
-    """Runs that are to be trained on one task together, by their places."""
+    """Runs, by number, that are trained on one task together."""
 
     places: list[int]
     learners: dict[int, RunLearner]
@@ -49,9 +50,9 @@ class TaskGroup:
 
 
 class Engine(RunGrouping):
-    """Trains runs, alone or in lockstep, and yields every finished stage.
+    """Train runs, alone or in lockstep, and yield every finished stage.
 
-    Its parameters, and who trains with whom, are those of `RunGrouping`.
+    Parameters and grouping are those of `RunGrouping`.
     """
 
     @cached_property
@@ -67,12 +68,12 @@ class Engine(RunGrouping):
         stop_inside: bool = False,
         checkpointer: Checkpointer | None = None,
     ) -> Iterator[StageResult]:
-        """Train everything; yields each stage of each run as soon as it is finished.
+        """Train all runs, and yield each stage of each run as soon as it is finished.
 
-        `resume(place, learner)` may load a checkpoint into a fresh learner and returns the first
-        stage still to be done. After `deadline` (``time.monotonic``) no further group is begun,
-        and with `stop_inside` no further stage. `checkpointer` keeps runs that are inside a task,
-        and may end the training there; what others have finished by then is yielded.
+        `resume(place, learner)` may load a checkpoint into a new learner and returns the next
+        stage. After `deadline` (``time.monotonic``) no further group is started, and with
+        `stop_inside` no further stage. `checkpointer` saves runs inside a task, and may end the
+        training there; stages finished by then are yielded.
         """
         spent: dict[int, float] = {}  # seconds of prologues
         for group in self._tasks(resume, deadline, stop_inside):
@@ -103,7 +104,7 @@ class Engine(RunGrouping):
                     if len(places) == 1 or not is_out_of_memory(problem):
                         raise
                     fits = False
-                if not fits:  # the halves go on alone, once the error holds no memory
+                if not fits:  # train the halves separately, once the error has released its memory
                     self._undo(before)
                     half = len(places) // 2
                     work.extendleft((places[half:], places[:half]))
@@ -130,7 +131,7 @@ class Engine(RunGrouping):
     def _tasks(
         self, resume: ResumeRun | None, deadline: float | None, stop_inside: bool
     ) -> Iterator[TaskGroup]:
-        """What is to be trained, in order: the tasks of every group of runs."""
+        """Iterate over the tasks of every group of runs, in order of training."""
 
         def late() -> bool:
             if deadline is None:
@@ -138,25 +139,25 @@ class Engine(RunGrouping):
             past, ranks = time.monotonic() > deadline, distributed.current_ranks()
             return past if ranks is None else ranks.broadcast(past)
 
-        for part, ways, learners in self._build_learners(late):
+        for part, modes, learners in self._build_learners(late):
             first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
-            for stage, way in ways.items():
+            for stage, mode in modes.items():
                 here = [p for p in part if first[p] <= max(stage, 0) and learners[p].diverged < 0]
                 if stage == PRETRAINING_STAGE:
                     here = [p for p in here if needs_pretraining(learners[p])]
                 for places in _split_by_state(here, learners):
-                    for start in range(0, len(places), way.width):
+                    for start in range(0, len(places), mode.width):
                         if stop_inside and late():
                             break
-                        some = places[start : start + way.width]
-                        yield TaskGroup(some, learners, stage, way.mapped)
+                        some = places[start : start + mode.width]
+                        yield TaskGroup(some, learners, stage, mode.mapped)
             del learners
 
     def _build_learners(
         self, late: Callable[[], bool]
     ) -> Iterator[tuple[list[int], dict[int, ExecutionMode], dict[int, RunLearner]]]:
-        """The parts with their learners; one whose learners alone have no room goes in halves."""
-        for whole, ways in self.parts():
+        """Build the learners of each part; a part that does not fit in memory is halved."""
+        for whole, modes in self.parts():
             waiting = deque([whole])
             while waiting and not late():
                 part, learners = waiting.popleft(), None
@@ -165,18 +166,18 @@ class Engine(RunGrouping):
                 except (RuntimeError, MemoryError) as problem:
                     if len(part) == 1 or not is_out_of_memory(problem):
                         raise
-                if learners is None:  # once the error holds no memory
+                if learners is None:  # halve the part, once the error has released its memory
                     half = len(part) // 2
                     waiting.extendleft((part[half:], part[:half]))
                     continue
-                yield part, ways, learners
-                del learners  # before the next ones are made
+                yield part, modes, learners
+                del learners  # before the next ones are built
 
     def _copies(self, group: TaskGroup) -> dict[int, list[int]]:
-        """The runs to train, each with those that have met the same tasks and only copy it."""
-        if self.runs[group.places[0]].training.evaluate_every:  # curves are a run's own
+        """Return the runs to train, each with the runs that copy it."""
+        if self.runs[group.places[0]].training.evaluate_every:  # curves cannot be copied
             return {place: [] for place in group.places}
-        # whoever is inside the task leads: it has the shortest way to go
+        # a run inside the task leads, since it has the fewest steps left
         learners = group.learners
         farthest = sorted(group.places, key=lambda place: learners[place].resume_point is None)
         return self._prefixes.leaders(farthest, self.runs, max(group.stage, 0))
@@ -184,20 +185,20 @@ class Engine(RunGrouping):
     def _copied(
         self, source: StageResult, places: Sequence[int], group: TaskGroup
     ) -> list[StageResult]:
-        """The result of a run for others that have met the same; their scores are still its."""
+        """Copy the result of a run for others; their scores are replaced later."""
         for place in places:
             copy_learner(source.learner, group.learners[place])
         return [replace(source, run=place, trained=group.learners[place]) for place in places]
 
     def _undo(self, before: Sequence[Rollback]) -> None:
-        """Learners as they were before a stage for which memory did not suffice."""
+        """Restore learners after a stage that ran out of memory."""
         for one in before:
             one.restore()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _own_scores(self, done: list[StageResult], copied: set[int]) -> Iterator[StageResult]:
-        """Copies are evaluated on their own stream, whose tasks stand in another order."""
+        """Evaluate copies on their own stream, whose tasks are in another order."""
         if not done:
             return  # a prologue has no scores
         share = sum(one.seconds for one in done if one.run not in copied) / len(done)
@@ -211,7 +212,7 @@ class Engine(RunGrouping):
             own = {one.run: result for one, result in zip(again, found, strict=True)}
         for place, one in enumerate(done):
             result = own.get(one.run, one)
-            # the stream as it was given, with the rows that a prologue has set aside
+            # the original stream, with the rows set aside for pretraining
             result.run, result.stream = one.run, self.runs[one.run].stream
             result.losses, result.curve = one.losses, one.curve
             result.steps, result.seconds = one.steps, share
@@ -220,7 +221,7 @@ class Engine(RunGrouping):
 
 
 def _split_by_state(places: Sequence[int], learners: dict[int, RunLearner]) -> list[list[int]]:
-    """Groups whose method states can be stacked (they always can, unless a resume differs)."""
+    """Group runs whose method states can be stacked; they differ only after resuming."""
     found: dict[Any, list[int]] = {}
     for place in places:
         found.setdefault(tree_shapes(learners[place].state), []).append(place)
@@ -228,7 +229,7 @@ def _split_by_state(places: Sequence[int], learners: dict[int, RunLearner]) -> l
 
 
 def _split_by_position(group: TaskGroup, places: list[int]) -> list[list[int]]:
-    """Mapped runs that were interrupted inside the task go on with those that were as far."""
+    """Group mapped runs by the position inside the task at which they were interrupted."""
     if not group.mapped:
         return [places]
     found: dict[Any, list[int]] = {}
@@ -246,11 +247,10 @@ def _split_by_position(group: TaskGroup, places: list[int]) -> list[list[int]]:
 
 
 class SharedPrefixes:
-    """Tells which runs have met the very same tasks up to a stage.
+    """Find runs that have seen exactly the same tasks up to a stage.
 
-    Only runs that may train together are compared: of equal networks, data and training, but for
-    its rate.
-    `start` gives what else tells their beginnings apart, the weights.
+    Only runs that may train together are compared: with equal networks, data and training settings
+    except the learning rate. `start` returns a key of the initial weights.
     """
 
     def __init__(self, start: Callable[[Run], Any] = lambda run: None) -> None:
@@ -259,17 +259,17 @@ class SharedPrefixes:
         self._methods: dict[ByIdentity, Any] = {}
 
     def key(self, run: Run, stage: int) -> Any:
-        """Equal keys mean equal learners after `stage`."""
+        """Return a key; equal keys mean equal learners after `stage`."""
         method = ByIdentity(run.method)
         if method not in self._methods:
             self._methods[method] = structural_key(run.method)
         met: Any = self._history(run.stream)[stage]
-        if run.method.prologue() is not None:  # it has met something of all tasks
+        if run.method.prologue() is not None:  # it has seen rows of all tasks
             met = met, self._history(run.stream)[-1]
         return met, run.seed, run.training.lr, self._methods[method], self._start(run)
 
     def _history(self, stream: Stream) -> list[bytes]:
-        """Hash of the first tasks, for every number of them."""
+        """Return a hash of the first k tasks for every k."""
         key = ByIdentity(stream)
         if key not in self._hashes:
             found, so_far = [], hashlib.blake2b()
@@ -288,8 +288,8 @@ class SharedPrefixes:
     def leaders(
         self, places: Sequence[int], runs: Sequence[Run], stage: int
     ) -> dict[int, list[int]]:
-        """The runs to train, each with those that only copy it."""
-        if len(places) == 1:  # with nobody to compare: a hash of large weights takes seconds
+        """Return the runs to train, each with the runs that copy it."""
+        if len(places) == 1:  # no comparison needed: hashing large weights takes seconds
             return {places[0]: []}
         first: dict[Any, int] = {}
         found: dict[int, list[int]] = {}
@@ -302,21 +302,21 @@ class SharedPrefixes:
 
 
 def copy_learner(source: RunLearner, target: RunLearner) -> None:
-    """Let `target` know all that `source` knows; tensors are shared, since stages replace them."""
+    """Copy the state of a learner; tensors are shared, since stages replace them."""
     target.enter(source.stage)
     for name in ("vector", "free", "exemplars", "values", "diverged", "units"):
         setattr(target, name, getattr(source, name))
     for name in ("buffers", "state", "opt"):
         setattr(target, name, tree_map(lambda leaf: leaf, getattr(source, name)))
     target.ledger = source.ledger.copy()
-    target.resume_point = None  # if it was interrupted inside the stage, it has finished that now
+    target.resume_point = None  # the stage is finished
 
 
 # -- restoring learners when a stage is repeated ---------------------------------------------------
 
 
 class Rollback:
-    """The learner before a stage; tensors are replaced by stages, never edited."""
+    """The state of a learner before a stage; tensors are replaced by stages, never modified."""
 
     FIELDS = (
         "vector",
@@ -341,6 +341,7 @@ class Rollback:
         self.ledger = learner.ledger.copy()
 
     def restore(self) -> None:
+        """Reset the learner to this state."""
         for name, value in self.values.items():
             setattr(self.learner, name, value)
         self.learner.ledger = self.ledger.copy()

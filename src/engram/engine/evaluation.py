@@ -1,5 +1,5 @@
-"""One pass per stage over all test rows, which gives the scores of every class for every run;
-and when a run has diverged.
+"""Evaluation: scores of every class for all test rows after each stage, validation scores, and the
+detection of diverged runs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from engram.engine.trainers.trainer import Trainer
 
 ENTRIES_AT_ONCE = 1 << 27
-CONVOLVED_AT_ONCE = 1 << 21  # on the CPU, whose caches hold so much between two layers
+CONVOLVED_AT_ONCE = 1 << 21  # for convolutions on the CPU, to fit into its caches
 
 
 def test_items(stream: Stream) -> tuple[Tensor, Tensor]:
-    """(rows, stages) of all test items, task after task."""
-    if "_test_items" not in stream.__dict__:  # many runs go over one stream, stage after stage
+    """Return (rows, stages) of all test items, task by task; cached."""
+    if "_test_items" not in stream.__dict__:
         rows = torch.cat([task.test for task in stream.tasks])
         sizes = torch.tensor([len(task.test) for task in stream.tasks])
         stages = torch.repeat_interleave(torch.arange(len(stream)), sizes)
@@ -46,7 +46,7 @@ def test_items(stream: Stream) -> tuple[Tensor, Tensor]:
 
 
 def scored_validation_items(stream: Stream) -> tuple[Tensor, Tensor]:
-    """(rows, stages) of all validation items that are scored after a stage, task after task."""
+    """Return (rows, stages) of all validation items scored after a stage; cached."""
     if "_held_items" not in stream.__dict__:
         kind = stream.held_out
         rows = [getattr(task, kind) if kind else task.test[:0] for task in stream.tasks]
@@ -57,14 +57,14 @@ def scored_validation_items(stream: Stream) -> tuple[Tensor, Tensor]:
 
 
 def count_scored(learners: Sequence[RunLearner], *, held: bool) -> None:
-    """Note in ledgers that the test items were scored, and validation items if `held`."""
+    """Record in the ledgers that test items, and validation items if `held`, were scored."""
     for learner in learners:
         for kind, count in _count_rows(learner.stream, held).items():
             learner.ledger.record(learner.stage, kind, count)
 
 
 def _count_rows(stream: Stream, held: bool) -> dict[str, int]:
-    """How many rows one evaluation reads; a test row of the data is one, whatever it stands for."""
+    """Count the rows that one evaluation reads; test rows of the data always count as such."""
     known: dict[bool, dict[str, int]] = stream.__dict__.setdefault("_scored", {})
     if held not in known:
         rows, more = test_items(stream)[0], scored_validation_items(stream)[0] if held else None
@@ -79,16 +79,16 @@ def _count_rows(stream: Stream, held: bool) -> dict[str, int]:
 
 
 def score_test_items(learners: Sequence[RunLearner], methods: Sequence[Method]) -> list[np.ndarray]:
-    """Scores [items, C] of each learner on all test items.
+    """Compute the scores [items, C] of each learner on all test items.
 
-    Columns are classes in order of introduction; nothing is masked here, so that any head view can
-    be taken later.
+    Columns are classes in order of introduction. Nothing is masked, so that any head view can be
+    applied later.
     """
     return [scores for scores, _ in _evaluate(learners, methods, test_items, features=False)]
 
 
 def learner_scores_are_sound(learner: RunLearner, scores: np.ndarray) -> bool:
-    """Whether a learner answers the test rows of the tasks that it has seen."""
+    """Whether a learner's scores of the test rows of seen tasks are valid."""
     if np.isfinite(scores).all():  # the usual case
         return True
     rows = test_items(learner.stream)[1] <= learner.stage
@@ -98,10 +98,10 @@ def learner_scores_are_sound(learner: RunLearner, scores: np.ndarray) -> bool:
 def evaluate(
     learners: Sequence[RunLearner], methods: Sequence[Method], *, features: bool = False
 ) -> list[StageResult]:
-    """What each learner gives after its stage: scores of the test items and of validation items.
+    """Evaluate each learner after its stage on test items and validation items.
 
-    `features` of the test items are kept where they are wanted. What the training took and what it
-    is to be called is for others to add.
+    `features` of the test items are kept on request. Losses, steps and seconds are added by the
+    caller.
     """
     tested = _evaluate(learners, methods, test_items, features)
     more = _evaluate(learners, methods, scored_validation_items, features=False)
@@ -117,7 +117,7 @@ def evaluate(
     ]  # fmt: skip
 
 
-Scored = tuple[np.ndarray, Tensor | None]  # scores [items, C], features [items, F] where wanted
+Scored = tuple[np.ndarray, Tensor | None]  # scores [items, C], features [items, F] if requested
 
 
 @torch.no_grad()
@@ -125,7 +125,7 @@ def _evaluate(
     learners: Sequence[RunLearner], methods: Sequence[Method],
     which: Callable[[Stream], tuple[Tensor, Tensor]], features: bool,
 ) -> list[Scored]:  # fmt: skip
-    # the state of a run that diverged lacks what `finish` adds: it cannot be stacked, nor scored by
+    # states of diverged runs lack what `finish` adds: they cannot be stacked, nor used for scores
     alike: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
         alike.setdefault(tree_shapes(learner.state), []).append(place)
@@ -148,12 +148,13 @@ def _evaluate_items(
 ) -> list[Scored]:  # fmt: skip
     if not any(len(rows) for rows, _ in items):
         return [(np.zeros((0, len(one.opened)), np.float32), None) for one in learners]
-    # with the channels last: mapped convolutions are slower than one by one
+    # in channels-last format mapped convolutions are slower than one by one
     if len(learners) == 1 or learners[0].networks.channels_last:
-        # on the CPU a row's last bits may depend on the rows beside it
-        answer = _evaluate_distinct_rows if learners[0].device.type == "cuda" else _evaluate_one
+        # on the CPU the last bits of a row may depend on the other rows of a batch
+        on_cuda = learners[0].device.type == "cuda"
+        evaluate_run = _evaluate_distinct_rows if on_cuda else _evaluate_one
         each = zip(learners, methods, items, strict=True)
-        return [answer(one, method, *own, features) for one, method, own in each]
+        return [evaluate_run(one, method, *own, features) for one, method, own in each]
     shared, where = _shared_items(learners, items)
     scores, seen = _evaluate_mapped(learners, methods, *shared, features)  # [R, U, C], [R, U, F]
     host = scores.float().cpu().numpy()
@@ -166,7 +167,7 @@ def _evaluate_items(
 def _shared_items(
     learners: Sequence[RunLearner], items: list[tuple[Tensor, Tensor]]
 ) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
-    """Distinct inputs of all runs, and where each run's items are among them."""
+    """Return the distinct inputs of all runs, and the position of each run's items."""
     viewed = learners[0].feed.view is not None
     span = len(learners[0].stream.data)
     codes = [rows + span * stages if viewed else rows for rows, stages in items]
@@ -178,7 +179,7 @@ def _shared_items(
 def _evaluate_distinct_rows(
     learner: RunLearner, method: Method, rows: Tensor, stages: Tensor, features: bool
 ) -> Scored:
-    """As `_evaluate_one`, with one pass for a row that several tasks test."""
+    """Like `_evaluate_one`, but rows tested by several tasks are passed once."""
     distinct, (where,) = _shared_items([learner], [(rows, stages)])
     if len(distinct[0]) == len(rows):
         return _evaluate_one(learner, method, rows, stages, features)
@@ -189,7 +190,7 @@ def _evaluate_distinct_rows(
 def _evaluate_one(
     learner: RunLearner, method: Method, rows: Tensor, stages: Tensor, features: bool
 ) -> Scored:
-    if not len(rows):  # a learner that goes on learning has no test rows
+    if not len(rows):  # a deployed learner has no test rows
         return np.zeros((0, len(learner.opened)), np.float32), None
     net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
     parts, seen = [], []
@@ -232,7 +233,7 @@ def _evaluate_mapped(
 
 
 def _split_rows(rows: Tensor, learner: RunLearner, runs: int) -> list[slice]:
-    """Rows that fit: an activation is guessed as four times the input."""
+    """Split rows into passes that fit in memory, guessing activations as four times the input."""
     sample = 4 * int(np.prod(learner.stream.data.sample_shape))
     small = learner.device.type == "cpu" and learner.networks.convolves
     entries = CONVOLVED_AT_ONCE if small else ENTRIES_AT_ONCE
@@ -242,13 +243,13 @@ def _split_rows(rows: Tensor, learner: RunLearner, runs: int) -> list[slice]:
 
 @torch.no_grad()
 def validate(learners: Sequence[RunLearner], methods: Sequence[Method]) -> dict[str, np.ndarray]:
-    """Validation loss and score (accuracy, or what label sets are judged by) [R] in the task."""
+    """Compute validation loss and score [R] in the task."""
     kind = learners[0].stream.labels
     losses, figures = [], []
     for learner, method in zip(learners, methods, strict=True):
         items, net = validation_items(learner, method), learner.net()
         batch, parts = learner.collate(items, inputs=False), _split_rows(items.stages, learner, 1)
-        with without_cudnn_benchmark():  # a task's own number of rows, once in an epoch
+        with without_cudnn_benchmark():  # shapes occur once per epoch
             outputs = [net(x) for _, x in learner.feed.chunks(items.rows, items.stages, parts)]
         logits = torch.cat([one.logits for one in outputs])
         losses.append(learner.networks.objective(logits, batch))
@@ -261,10 +262,10 @@ def validate(learners: Sequence[RunLearner], methods: Sequence[Method]) -> dict[
 
 
 def validation_items(learner: RunLearner, method: Method) -> TrainingRows:
-    """The task's validation rows with the labels that it shows.
+    """Return the task's validation rows with visible labels.
 
-    A method that trains on all tasks so far with complete labels is validated on their rows, in the
-    same way: each once, with all its labels opened so far.
+    For a method that trains on all tasks so far with complete labels, these are the validation rows
+    of all tasks, each once, with all labels opened so far.
     """
     if method.replay(learner.stage).kind != "complete":
         return learner.items(learner.task.valid)
@@ -278,18 +279,18 @@ def validation_items(learner: RunLearner, method: Method) -> TrainingRows:
 # A diverged run has no accuracy: a network with exploded weights predicts one class for every
 # input, which would look like a poor learner that forgets little.
 
-# In single precision numbers of this size are 8 apart: the whole cross-entropy of guessing among a
-# thousand classes (6.9) is lost in rounding.
+# The spacing of single-precision numbers of this size is 8, more than the cross-entropy of guessing
+# among a thousand classes (6.9).
 MOST_GROWTH = 1e8
 
 Sums = Mapping[str, Tensor]
 
 
 def is_penalty(name: str) -> bool:
-    """Whether a loss term pulls at weights.
+    """Whether a loss term is a penalty on weights.
 
-    A strong one may be huge for a few steps of a sound run; and where it throws the weights away,
-    the other terms show it.
+    A strong penalty may be huge for a few steps without divergence; if it ruins the weights, the
+    other terms show it.
 
     Examples
     --------
@@ -300,9 +301,9 @@ def is_penalty(name: str) -> bool:
 
 
 def add_loss_units(units: Mapping[str, float], first: Sums, run: int) -> dict[str, float]:
-    """The size of every loss term in the first step that had it, over all stages of a run.
+    """Add the size of each loss term in the first step that had it, as its unit.
 
-    It says in which units a method counts: a sum over pixels is large from the beginning.
+    Terms have different scales: a sum over pixels is large from the beginning.
 
     Examples
     --------
@@ -316,10 +317,10 @@ def add_loss_units(units: Mapping[str, float], first: Sums, run: int) -> dict[st
 def losses_are_sound(
     logs: Sequence[Sums], units: Sequence[Mapping[str, float]], steps: np.ndarray
 ) -> list[bool]:
-    """[R] whether the losses of a stage are finite and not beyond all measure.
+    """Return [R] whether the losses of a stage are finite and of reasonable size.
 
-    They are beyond it where the mean of some term over the stage exceeds `MOST_GROWTH` times its
-    unit, and a unit is at least 1. Penalties need to be finite only.
+    The mean of a term over the stage must not exceed `MOST_GROWTH` times its unit, which is at
+    least 1. Penalties need only be finite.
 
     Parameters
     ----------
@@ -339,8 +340,8 @@ def losses_are_sound(
     if not logs:
         return [True] * len(units)
     taken = np.maximum(steps, 1)
-    totals = {}  # a sum that is not finite stays so
-    for name, last in logs[-1].items():  # those of before an interruption lie on the CPU
+    totals = {}
+    for name, last in logs[-1].items():  # sums of before an interruption are on the CPU
         parts = torch.stack([sums[name].to(last.device, torch.float64) for sums in logs])
         totals[name] = parts.sum(0).cpu().numpy() / taken
     found = []
@@ -354,7 +355,7 @@ def losses_are_sound(
 
 
 def mark_diverged(learners: Sequence[RunLearner], trainer: Trainer, log: PhaseLog) -> None:
-    """Note in which stage a learner diverged, by its losses or its weights after a phase."""
+    """Mark learners that diverged, by their losses or weights after a phase."""
     first = {name: value.cpu() for name, value in (trainer.first or {}).items()}
     for run, learner in enumerate(learners):
         learner.units = add_loss_units(learner.units, first, run)
@@ -367,10 +368,9 @@ def mark_diverged(learners: Sequence[RunLearner], trainer: Trainer, log: PhaseLo
 
 
 def scores_are_sound(scores: np.ndarray, rows: np.ndarray, open_: np.ndarray) -> bool:
-    """Whether each of the rows [n] can be won by an open column [C], and all scores are numbers.
+    """Whether each of the rows [n] has a score above -inf in an open column [C] and no NaN or inf.
 
-    Only rows of tasks seen so far count: who has not seen a task need not answer it.
-    -inf rules a class out; NaN and +inf are none of a sound run's scores.
+    `rows` are those of tasks seen so far. A score of -inf excludes a class.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Networks, data on the device and learners of runs; what equal runs share is made once."""
+"""`LearnerFactory`: networks, data on the device and learners, shared between equal runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ from engram.models.pretrained_weights import load_root
 from engram.models.user_networks import is_user_network_name
 from engram.streams.stream_outline import StreamOutline
 
-MOST_KEPT_BYTES = (
-    1 << 28
-)  # bytes of starting weights that are kept for further runs of the same seed
-# below this many multiply-adds a step's cost is overhead, which mapping shares between runs
+MOST_KEPT_BYTES = 1 << 28  # of initial weights cached for further runs of the same seed
+# below this many multiply-adds the time of a step is overhead, which mapping divides between runs
 TINY_STEP = 3_000_000
 DTYPES = {
     "float32": torch.float32, "tf32": torch.float32, "float64": torch.float64,
@@ -37,9 +35,10 @@ DTYPES = {
 
 
 class LearnerFactory:
-    """Makes learners on a device; images lie there with `channels_last` where that pays.
+    """Make learners on a device.
 
-    `fused` does layers at once that can be done so, which wants the channels last, too.
+    With `channels_last` images have that memory format if it is faster; `fused` uses custom kernels
+    for layers that can be fused, which need channels-last, too.
     """
 
     def __init__(
@@ -47,16 +46,16 @@ class LearnerFactory:
     ) -> None:
         self.device, self.channels_last, self.fused = device, channels_last, fused
         self._feeds: dict[Any, Feed] = {}
-        self._weights: dict[Any, Networks] = {}  # the last ones used come last
-        self._kept = 0  # bytes of these
+        self._weights: dict[Any, Networks] = {}  # least recently used first
+        self._kept = 0  # their size in bytes
         self._skeletons: dict[Any, Networks] = {}
-        self._first: dict[Any, Networks] = {}  # of runs that differ in nothing but their seeds
+        self._first: dict[Any, Networks] = {}  # shared by runs that differ in their seeds only
         self._kinds: dict[ByIdentity, Any] = {}
-        self._forms: dict[Any, int] = {}  # a number in place of a form, which is long to compare
+        self._forms: dict[Any, int] = {}  # numbers of forms, which are slow to compare
         self._starts: dict[Any, bytes] = {}
 
     def learner(self, run: Run) -> RunLearner:
-        """A fresh learner for a run."""
+        """Make a new learner for a run."""
         networks = self.networks(run)
         skeleton = self._skeletons.setdefault(self.shape(run), networks)
         return RunLearner(
@@ -69,7 +68,7 @@ class LearnerFactory:
         )
 
     def feed(self, run: Run) -> Feed:
-        """The data of a run's stream on the device."""
+        """Return the data of a run's stream on the device."""
         axes = self.skeleton(run).sample_axes
         frozen = self._frozen(run)
         key = (
@@ -86,7 +85,7 @@ class LearnerFactory:
         return self._feeds[key]
 
     def _frozen(self, run: Run) -> Encoder | None:
-        """The backbone of a run that stands beside its network; its weights follow the seed."""
+        """Return the frozen backbone of a run, if any; its weights follow the seed."""
         if not isinstance(run.model, Mapping) or not run.model.get("freeze"):
             return None
         net: Any = self.networks(run).train.get_submodule("net")
@@ -94,7 +93,7 @@ class LearnerFactory:
         return found
 
     def networks(self, run: Run) -> Networks:
-        """Skeleton with initial weights; equal seeds share one while there is room for it."""
+        """Return networks with initial weights; cached for runs with equal seeds."""
         key = self._kind(run), run.seed
         found = self._weights.pop(key, None)
         if found is None:
@@ -106,7 +105,7 @@ class LearnerFactory:
         return found
 
     def skeleton(self, run: Run) -> Networks:
-        """The networks of a run but for their weights, which may be those of another seed."""
+        """Return the networks of a run, with weights that may be those of another seed."""
         key = self._kind(run)
         if key not in self._first:
             self._first[key] = found = self.networks(run)
@@ -116,14 +115,14 @@ class LearnerFactory:
         return self._first[key]
 
     def start(self, run: Run) -> bytes:
-        """A hash of the weights that a run begins with."""
+        """Return a hash of the initial weights of a run."""
         key = self._kind(run), run.seed
         if key not in self._starts:
             self._starts[key] = self.networks(run).start
         return self._starts[key]
 
     def _kind(self, run: Run) -> Any:
-        """What decides the networks of a run besides its seed."""
+        """Return a key of everything that decides the networks of a run besides its seed."""
         key = ByIdentity(run)
         if key not in self._kinds:
             self._kinds[key] = self._network_key(run)
@@ -132,7 +131,7 @@ class LearnerFactory:
     @staticmethod
     def _network_key(run: Run) -> Any:
         name = run.model.get("name") if isinstance(run.model, Mapping) else run.model
-        # what a function of the user's own makes may differ from seed to seed in more than weights
+        # networks made by user code may differ between seeds in more than their weights
         ours = isinstance(name, str) and not is_user_network_name(name)
         made = None if ours or isinstance(name, nn.Module) else run.seed
         return (
@@ -149,7 +148,7 @@ class LearnerFactory:
         )
 
     def _make_room(self) -> None:
-        """Forget weights that were not asked for lately: thousands of runs begin with their own."""
+        """Evict the least recently used weights."""
         while self._kept > MOST_KEPT_BYTES and len(self._weights) > 1:
             self._kept -= self._weights.pop(next(iter(self._weights))).nbytes
 
@@ -168,7 +167,7 @@ class LearnerFactory:
         asked = run.method.prologue()
         if isinstance(asked, RootFile) and not run.begun:
             load_root(net, asked.path, asked.sha256)
-        with torch.random.fork_rng(devices=[]):  # a method's own networks follow the seed, too
+        with torch.random.fork_rng(devices=[]):  # networks of a method follow the seed, too
             key_of_run = keys.fold(run.seed, "networks")
             torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
             own = check_networks(run.method, run.method.networks(_outline(run, net)))
@@ -184,13 +183,13 @@ class LearnerFactory:
         )  # fmt: skip
 
     def shape(self, run: Run) -> Any:
-        """What runs must share to be trained with one skeleton."""
+        """Return what runs must have in common to share a skeleton."""
         self.skeleton(run)
         return self._forms[self._kind(run)], run.loss, run.training.precision
 
 
 def _model_key(model: Any) -> Any:
-    """What equal models share: names and options by value, objects by themselves."""
+    """Return the key of a model: names and options by value, objects by identity."""
     if isinstance(model, Mapping) and not isinstance(model.get("name"), str):
         rest = {key: value for key, value in model.items() if key != "name"}
         return ByIdentity(model.get("name")), structural_key(rest)
@@ -200,7 +199,7 @@ def _model_key(model: Any) -> Any:
 
 
 def _outline(run: Run, net: Classifier) -> StreamOutline:
-    """What the further networks of a method may follow from."""
+    """Return the outline of the stream that a method's networks may depend on."""
     outline = StreamOutline.from_stream(run.stream)
     if net.frozen is not None:
         outline = outline.with_input_shape((net.frozen.width,))
@@ -215,21 +214,21 @@ def _root_file(run: Run) -> RootFile | None:
 
 
 def _method_key(run: Run) -> Any:
-    """What decides the further networks of a method: nothing, or the method and its stream."""
+    """Return what decides a method's networks: nothing, or the method and its stream."""
     if not run.method.implements("networks"):
         return None
     return structural_key(run.method), run.stream.fingerprint()
 
 
 def has_tiny_steps(run: Run, networks: Networks) -> bool:
-    """Whether a training step is so small that several runs on the CPU are better mapped."""
+    """Whether a training step is so small that mapping several runs on the CPU is faster."""
     return len(networks.layout) * (run.training.batch_size or 256) < TINY_STEP
 
 
 def _channels_last_pays(run: Run, networks: Networks) -> bool:
-    """Whether images with the channels last pay on the CPU.
+    """Whether the channels-last format is faster on the CPU.
 
-    Not in float64, which oneDNN leaves to slower code, and not for tiny runs: several of them are
-    mapped, and one alone must come out the same.
+    Not in float64, which oneDNN does not support, and not for tiny runs: several of them are
+    mapped, and a single one must give the same numbers.
     """
     return run.training.precision != "float64" and not has_tiny_steps(run, networks)

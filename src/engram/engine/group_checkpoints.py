@@ -1,8 +1,7 @@
-"""Many learners that trained together, in one file: thousands of small ones would take minutes.
+"""Checkpoints of runs that trained together in one file, since many small files are slow to write.
 
-Learners that trained together are alike, so each of their tensors is written once for all of them,
-a row per run; hundreds of thousands of small tensors would take seconds to copy and to sum up. What
-is not alike bears the name of the run it belongs to.
+Tensors of equal shape are stacked, with a row per run, because hundreds of thousands of small
+tensors would be slow to copy and to checksum. Other tensors are named by the run they belong to.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from engram.io import TensorFile
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import flatten
 
-ALL_RUNS = "all"  # what names of tensors with a row per run begin with; ids of runs have a dash
-BYTES_AT_ONCE = 64 << 20  # bytes that are put together on the device; more would take its room
+ALL_RUNS = "all"  # prefix of tensors with a row per run; ids of runs contain a dash
+BYTES_AT_ONCE = 64 << 20  # larger tensors are stacked on the host, to save memory on the device
 
 
 def estimate_bytes(learners: Collection[RunLearner], leave_out: Collection[str] = ()) -> int:
-    """About how much files of these learners, which are alike, will hold."""
+    """Estimate the size of the checkpoint of learners of equal shapes."""
     first = checkpoint.learner_tree(next(iter(learners)), leave_out)
     return len(learners) * sum(one.nbytes for one in flatten(first).values())
 
@@ -34,7 +33,7 @@ def estimate_bytes(learners: Collection[RunLearner], leave_out: Collection[str] 
 def save_group(
     learners: Mapping[str, RunLearner], folder: Path, leave_out: Collection[str] = ()
 ) -> Path:
-    """Write learners, by the id of their run, after the stage that they have in common."""
+    """Write learners, by the ids of their runs, after the same stage."""
     trees = {run: checkpoint.learner_tree(one, leave_out) for run, one in learners.items()}
     facts = {run: checkpoint.learner_facts(one, trees[run]) for run, one in learners.items()}
     tensors = stack_tensors({run: flatten(tree) for run, tree in trees.items()})
@@ -45,7 +44,7 @@ def save_group(
 
 
 def stack_tensors(leaves: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Tensors of runs, by run and name, as few: one with a row per run for each that all have.
+    """Stack tensors of runs by name; those that differ in shape are kept by run.
 
     Examples
     --------
@@ -72,7 +71,7 @@ def _stack(values: list[Tensor]) -> Tensor:
 
 
 def group_name(runs: Collection[str]) -> str:
-    """The name of a group of runs, whatever their order.
+    """Return the name of a group of runs, independent of their order.
 
     Examples
     --------
@@ -83,21 +82,21 @@ def group_name(runs: Collection[str]) -> str:
 
 
 def prune_group(runs: Collection[str], folder: Path, *, finished: bool = False) -> None:
-    """Keep the newest files of a group of runs only; none where they are `finished`."""
+    """Delete all but the newest files of a group of runs, or all if they are `finished`."""
     files = sorted(folder.glob(f"{group_name(runs)}-*.safetensors"), key=stage_in_name)
     for path in files if finished else files[: -checkpoint.KEPT_CHECKPOINTS]:
         path.unlink(missing_ok=True)
 
 
 def stage_in_name(path: Path) -> int:
-    """The stage after which a file was written."""
+    """Return the stage in the name of a file."""
     return int(path.stem.rpartition("-")[2])
 
 
 class GroupFiles:
-    """The files of a folder, each opened once however many learners are read from it.
+    """The checkpoints of a folder, each opened once for all learners.
 
-    A file that is damaged is named in a `note`; the state before it is taken.
+    A damaged file is reported by `note`, and the previous checkpoint is used.
     """
 
     def __init__(self, folder: Path, note: checkpoint.Notify = checkpoint.warn) -> None:
@@ -113,7 +112,7 @@ class GroupFiles:
                     self._pass_over(path, problem)
 
     def load(self, learner: RunLearner, run: str, finished: Collection[int]) -> int:
-        """Load the newest state of a run whose stages are all recorded; the next stage to train."""
+        """Load the newest state of a run whose stages are all recorded; return the next stage."""
         found = [
             path
             for path, (_, facts, _) in self._files.items()
@@ -137,7 +136,7 @@ class GroupFiles:
         return 0
 
     def _read_all_runs(self, path: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """Tensors with a row per run; runs of one file are asked for one after another."""
+        """Read tensors with a row per run; cached, since runs of one file are read in sequence."""
         if self._rows[0] != path:
             file, facts, names = self._files[path]
             found = {
@@ -152,7 +151,7 @@ class GroupFiles:
         self.note(f"{problem}; using the previous checkpoint")
 
     def remove_finished(self, finished: Collection[str]) -> None:
-        """Remove files none of whose runs will be gone on with."""
+        """Remove files all of whose runs are finished."""
         for path, (_, facts, _) in self._files.items():
             if set(facts) <= set(finished):
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Which runs can train together, and how they go through each task: mapped, or one by one."""
+"""`RunGrouping`: which runs can train together, and whether they are mapped or run one by one."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class ExecutionMode(NamedTuple):
-    """How runs go through a task."""
+    """How a group of runs is trained on a task."""
 
     mapped: bool
-    width: int  # how many at once: several in lockstep, else one after the other
+    width: int  # number of runs that train at once
 
 
 class RunGrouping:
-    """Decides which runs train in lockstep; equal networks and data of theirs are made once.
+    """Decide which runs train in lockstep, and share equal networks and data between runs.
 
     Parameters
     ----------
     together
-        True: runs of equal shapes in lockstep; False: one after the other; None: what pays.
+        True: runs of equal shapes in lockstep; False: one after the other; None: whichever is
+        faster.
     capture
         Replay steps as CUDA graphs; None: on CUDA.
     compile
-        Fuse the operations of a step. ``torch.compile`` does it, which takes seconds to a minute
-        per kind of step and pays in long runs; single runs are mapped for it, too. Not networks
-        whose layers have kernels of their own on CUDA: those train one run at a time, as ever.
+        Fuse the operations of a step with ``torch.compile``, which takes seconds to a minute per
+        kind of step and pays off in long runs; single runs are mapped, too. Networks whose layers
+        have custom CUDA kernels are not compiled and train one run at a time.
     plan_for
-        Device type by which it is decided who trains in lockstep, where a planner asks for other
-        machines; that of `device` unless given.
+        Device type for which to decide, for planning on another machine; by default that of
+        `device`.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class RunGrouping:
         if compile and not plan_for:
             check_compiler(self.device)
         self.group_size = check_int("group_size", group_size)
-        # runs that train unmapped convolve fastest so; a mapped convolution wants images as usual
+        # channels-last is fastest unless mapped: mapped convolutions need contiguous images
         self._factory = LearnerFactory(
             self.device, channels_last=not together and not compile,
             fused=not together and self.device.type == "cuda",
@@ -81,19 +82,19 @@ class RunGrouping:
         self._declared: dict[Any, Any] = {}  # runs of a study share their method
 
     def networks(self, run: Run) -> Networks:
-        """The networks of a run, as they begin."""
+        """Return the networks of a run with their initial weights."""
         return self._factory.networks(run)
 
     def learner(self, run: Run) -> RunLearner:
-        """A fresh learner for a run."""
+        """Make a new learner for a run."""
         return self._factory.learner(run)
 
     def groups(self) -> list[list[int]]:
-        """Places of runs that train together."""
+        """Return the numbers of the runs of each group that trains together."""
         return [list(group) for group in self._groups]
 
     def compatibility_key(self, run: Run) -> Any:
-        """What runs must have in common to train together; complains of one that cannot train."""
+        """Return what runs must have in common to train together; raise for an invalid run."""
         key = ByIdentity(run)
         if key not in self._kin:
             self._kin[key] = (

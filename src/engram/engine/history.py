@@ -1,4 +1,4 @@
-"""What training gives besides weights: losses, curves, steps."""
+"""Losses, curves and numbers of steps, recorded during training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Curves = list[tuple[int, list[np.ndarray]]]  # (step, scores [items, C] of each 
 
 
 class PhaseLog:
-    """Losses, curves and steps of R runs in one phase of a task; `total` steps are to come."""
+    """Losses, curves and steps of R runs in one phase of a task with `total` steps."""
 
     def __init__(self, runs: int, total: int) -> None:
         self.total = total
@@ -32,7 +32,7 @@ class PhaseLog:
         self.curve: Curves = []
 
     def count(self, live: np.ndarray) -> None:
-        """Steps were taken by the runs that are `live` [R, S] in each."""
+        """Count steps, taken by the runs that are `live` [R, S] in each."""
         self.done += live.shape[1]
         taken = live.sum(1)
         self.steps += taken
@@ -40,23 +40,23 @@ class PhaseLog:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to note the losses."""
+        """Whether the losses should be recorded now."""
         return self.done >= (len(self.sums) + 1) * max(1, self.total // LOGS_PER_STAGE)
 
     def record(self, trainer: Trainer) -> None:
-        """Note the losses since the last time."""
+        """Record the losses since the last call."""
         if self.since.any():
             self.sums.append((self.done, self.since.copy(), trainer.take_log()))
             self.since[:] = 0
 
     @property
     def finite(self) -> bool:
-        """Whether the losses noted last are numbers."""
+        """Whether the losses recorded last are finite."""
         last = self.sums[-1][2] if self.sums else {}
         return all(bool(torch.isfinite(value).all()) for value in last.values())
 
     def losses(self) -> list[Losses]:
-        """Mean of every loss term since the last entry, per run."""
+        """Return the mean of every loss term since the last entry, per run."""
         out: list[Losses] = [[] for _ in self.steps]
         for done, since, sums in self.sums:
             host = [value.double().cpu().numpy() / np.maximum(since, 1) for value in sums.values()]
@@ -68,7 +68,7 @@ class PhaseLog:
         return out
 
     def state_dict(self, run: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One run's part, as plain values and tensors."""
+        """Return the part of one run, as plain values and tensors."""
         sums = [
             (done, int(since[run]), {k: float(v[run]) for k, v in terms.items()})
             for done, since, terms in self.sums
@@ -135,10 +135,10 @@ class History:
 
 
 def unstack_curve(curves: Curves, run: int) -> dict[str, Any]:
-    """One run's curve as a tree of tensors."""
+    """Return the curve of one run as a tree of tensors."""
     return {str(step): torch.as_tensor(scores[run]) for step, scores in curves}
 
 
 def stack_curves(trees: Sequence[dict[str, Any]]) -> Curves:
-    """The reverse of `unstack_curve`, for all runs."""
+    """Combine the results of `unstack_curve` for all runs."""
     return [(int(step), [tree[step].numpy() for tree in trees]) for step in trees[0]]

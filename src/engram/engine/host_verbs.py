@@ -1,10 +1,10 @@
-"""Host verbs of many learners, with their heavy passes mapped together.
+"""Host verbs of many learners, with their average gradients computed in one mapped pass.
 
-``start``, ``between`` and ``finish`` are plain Python for one learner. Run one after the other,
-their importance passes would dominate a study of hundreds of runs. So verbs run in a thread, one
-after the other, until one requests an average gradient: it pauses with its thread, and another
-thread goes on with the rest. When all wait (or are done), one mapped pass answers them together.
-Method code does not notice, and verbs that request nothing cost no thread of their own.
+``start``, ``between`` and ``finish`` are plain Python for one learner. Called one after the other,
+their importance passes would dominate a study of hundreds of runs. Therefore verbs run in a thread
+until one requests an average gradient: that thread is paused, and another one continues with the
+rest. When all are waiting or done, one mapped pass computes all requested gradients. This is
+transparent to methods, and verbs without requests need no thread of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENTRIES_AT_ONCE = 1 << 28  # input or gradient entries of one mapped pass
 
 
 class _Request(NamedTuple):
-    """What a verb requests; see `RunLearner.average_gradient`."""
+    """Arguments of a `RunLearner.average_gradient` requested by a verb."""
 
     learner: RunLearner
     items: TrainingRows
@@ -47,34 +47,34 @@ class _Request(NamedTuple):
 class _VerbThread:
     """A thread that runs verbs until one requests an average gradient, and pauses there.
 
-    `rest`, (learner, verb) pairs, is shared by all workers, of which only one runs at a time.
+    `rest`, a queue of (learner, verb) pairs, is shared by all threads; only one runs at a time.
     """
 
     def __init__(
         self, rest: deque[tuple[RunLearner, Callable[..., None]]], more: tuple[Any, ...]
     ) -> None:
         self.request: _Request | None = None
-        self.answer: Tensor | None = None
+        self.gradient: Tensor | None = None
         self._error: BaseException | None = None
         self._rest, self._more = rest, more
-        # each lock is taken by one thread and freed by the other; cheaper than semaphores
+        # each lock is acquired by one thread and released by the other; faster than semaphores
         self._go, self._back = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._back.acquire()
 
     def start(self) -> None:
-        """Run verbs of `rest` until one requests or none is left."""
+        """Run verbs of `rest` until one makes a request or none is left."""
         threading.Thread(target=self._main, daemon=True).start()
         self._wait()
 
     def resume(self) -> None:
-        """Go on after an answer until the next request or the end."""
+        """Continue with the gradient until the next request or the end."""
         self._go.release()
         self._wait()
 
     def abandon(self) -> None:
         """Let a paused verb fail, so that its thread ends."""
-        self.answer = None
+        self.gradient = None
         self._go.release()
 
     def _wait(self) -> None:
@@ -93,21 +93,21 @@ class _VerbThread:
         self._back.release()
 
     def _request(self, *request: Any) -> Tensor:
-        """Called inside the thread: pause, and return the answer."""
+        """Pause the thread, and return the gradient when it is resumed."""
         self.request = _Request(*request)
         self._back.release()
         self._go.acquire()
         self.request = None
-        if self.answer is None:
-            raise RuntimeError("resumed without an answer")
-        answer, self.answer = self.answer, None
-        return answer
+        if self.gradient is None:
+            raise RuntimeError("resumed without a gradient")
+        gradient, self.gradient = self.gradient, None
+        return gradient
 
 
 def call_for_all_with_values(
     learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, *more: Any
 ) -> None:
-    """As `call_for_all`, then complete what `Method.remember` says of all exemplars."""
+    """Call `call_for_all`, then compute missing values of `Method.remember` for all exemplars."""
     before = [snapshot_memory(one) for one in learners]
     call_for_all(learners, methods, verb, *more)
     for learner, method, memory in zip(learners, methods, before, strict=True):
@@ -123,7 +123,7 @@ def call_for_all(
     if len(learners) == 1:
         call_verb(getattr(methods[0], verb), learners[0], *more)
         return
-    # methods may differ: a term that reads their fields holds them, and is like no other then
+    # if methods differ, so do the structural keys of terms that read their fields
     pairs = zip(learners, methods, strict=True)
     rest = deque((learner, getattr(method, verb)) for learner, method in pairs)
     waiting: list[_VerbThread] = []
@@ -133,9 +133,9 @@ def call_for_all(
             waiting[-1].start()
         while waiting := [worker for worker in waiting if worker.request is not None]:
             for part in _group_alike(waiting):
-                answers = _compute_gradients([worker.request for worker in part if worker.request])
-                for worker, answer in zip(part, answers, strict=True):
-                    worker.answer = answer
+                gradients = _compute_gradients([one.request for one in part if one.request])
+                for worker, gradient in zip(part, gradients, strict=True):
+                    worker.gradient = gradient
             for worker in waiting:
                 worker.resume()
     finally:
@@ -148,12 +148,11 @@ def call_for_all(
 
 
 def _group_alike(waiting: Sequence[_VerbThread]) -> list[list[_VerbThread]]:
-    """Those with equal requests: learners may take different ways through their method."""
+    """Group threads with equal requests, since methods may make different ones."""
     found: dict[Any, list[_VerbThread]] = {}
     for worker in waiting:
         if (request := worker.request) is not None:
-            # a term made inside the verb is another object for each learner; it is the same term
-            # if what it closes over is the same, too
+            # terms defined inside a verb are different objects, but compare equal by structural key
             size: int | str = request.size
             if request.size > 1 and request.size == len(request.items.rows):
                 size = "full"
@@ -163,7 +162,7 @@ def _group_alike(waiting: Sequence[_VerbThread]) -> list[list[_VerbThread]]:
 
 
 def _compute_gradients(requests: list[_Request]) -> list[Tensor]:
-    """One mapped pass for all; runs are cut into chunks that fit in memory."""
+    """Compute the requested gradients in mapped passes over chunks that fit in memory."""
     learners, items = [one.learner for one in requests], [one.items for one in requests]
     _, _, term, transform, _, batch_statistics = requests[0]
     full = all(one.size == len(one.items.rows) for one in requests)
@@ -172,19 +171,19 @@ def _compute_gradients(requests: list[_Request]) -> list[Tensor]:
     per_run = size * groups * max(1, math.prod(learners[0].stream.data.stored_shape))
     per_run = max(per_run, len(learners[0].vector))
     chunk = max(1, ENTRIES_AT_ONCE // per_run)
-    answers: list[Tensor] = []
+    gradients: list[Tensor] = []
     for start in range(0, len(learners), chunk):
         part = slice(start, start + chunk)
-        answers += _compute_mapped(
+        gradients += _compute_mapped(
             learners[part], items[part], term, transform, size, groups, batch_statistics
         )
-    return answers
+    return gradients
 
 
 def _batches(
     learners: list[RunLearner], items: list[TrainingRows], size: int, groups: int
 ) -> Batch:
-    """`RunLearner.grouped` of every run, [R, groups, size, ...], in a few calls for all of them."""
+    """Compute `RunLearner.group_batch` [R, groups, size, ...] of all runs at once."""
     first = learners[0]
     device, dtype, feed = first.device, first.feed.dtype, first.feed
     runs, place = len(learners), torch.arange(groups * size)

@@ -1,4 +1,4 @@
-"""A method for many runs at once: hyper-parameters that differ become tensors."""
+"""Hyper-parameters that differ between runs in lockstep, as tensors in the fields of one method."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Path = tuple[str | int, ...]
 
 
 def varying_values(methods: Sequence[Method]) -> dict[Path, list[float]] | None:
-    """Float values that differ between methods, by path; None if anything else differs.
+    """Return float values that differ between methods, by path; None if anything else differs.
 
-    All that a method holds counts, what it worked out of its fields as well.
+    All attributes of a method are compared, computed ones as well.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def _compare(values: list[Any], path: Path, found: dict[Path, list[float]]) -> b
 
 
 def replace_values(method: Method, values: dict[Path, Tensor]) -> Method:
-    """The method with tensors in place of some fields (validation does not run again)."""
+    """Replace fields of a method by tensors, without validating it again."""
     for path, value in values.items():
         method = _replace_at(method, path, value)
     return method
@@ -74,7 +74,7 @@ def _replace_at(owner: Any, path: Path, value: Tensor) -> Any:
 
 
 def make_tensors(found: dict[Path, list[float]], like: Tensor) -> dict[Path, Tensor]:
-    """[R] tensors for `replace_values` inside a mapped function."""
+    """Make tensors [R] for `replace_values` inside a mapped function."""
     return {
         path: torch.tensor(values, dtype=like.dtype, device=like.device)
         for path, values in found.items()

@@ -1,8 +1,7 @@
-"""The training loop: one task of one run, or of a group of runs that train together.
+"""The training loop over one task of R runs that train together; a single run is a group of one.
 
 Read `train_task` first: open the task, start, phases, epochs, steps, validate, finish, evaluate.
-All of it is for R runs; a run alone is a group of one. What an optimiser step does is decided in
-`engine.trainers`, which rows it sees in `engine.batches`.
+The optimiser step is in `engram.engine.trainers`, the rows of a step in `engram.engine.sampler`.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ def train_task(
 ) -> list[StageResult] | None:  # fmt: skip
     """Train all learners on task `stage` and evaluate them on every task.
 
-    Learners that were interrupted inside the task (`RunLearner.resume_point`) go on there. `places`
-    are the numbers of the runs, by which a `checkpointer` knows them; `rates` their learning rates,
-    where they differ from that of `training`. `keep_final_state` saves the last step, too. None if
-    the `checkpointer` ends the training inside the task.
+    Learners that were interrupted inside the task (`RunLearner.resume_point`) continue there.
+    `places` are the numbers of the runs, for the `checkpointer`; `rates` their learning rates, if
+    they differ from that of `training`. `keep_final_state` also saves the state after the last
+    step. Returns None if the `checkpointer` ends the training inside the task.
     """
 
     def stops_at(points: list[ResumePoint] | None) -> bool:
-        """Save the learners here; whether training is to end now."""
+        """Save the learners at these points, and return whether to end now."""
         if checkpointer is None or points is None:
             return False
         checkpointer.save(places, learners, points)
@@ -91,7 +90,7 @@ def train_task(
                 for start, stop in now.stretches(slices):
                     try:
                         now.trainer.run(start, stop, now.schedule.lr, now.live)
-                    except LostRank:  # keep what was done before it, then end
+                    except LostRank:  # save the state before this step, then end
                         if stops_at(slices.stopped(epoch, start)):
                             return None
                         raise
@@ -119,10 +118,10 @@ def open_task(
     learners: Sequence[RunLearner], methods: Sequence[Method], training: Training, stage: int, *,
     mapped: bool = False, resumed: bool = False,
 ) -> None:  # fmt: skip
-    """Open the task's classes, let methods start, renew the optimiser.
+    """Open the task's classes, call `Method.start`, reset the optimiser.
 
-    Learners that are `resumed` have all of that behind them. Mapped runs are stacked before they
-    train, so their optimisers need no copies of their own.
+    For `resumed` learners this has been done. Mapped runs are stacked before they train, so that
+    their optimiser states need not be copied.
     """
     if resumed:
         for learner in learners:
@@ -146,7 +145,7 @@ def open_task(
 
 
 class PhaseTraining:
-    """What one phase of a task is trained with: a sampler, a trainer, a schedule, a log."""
+    """The sampler, trainer, schedule and log of one phase of a task."""
 
     def __init__(
         self, learners: Sequence[RunLearner], methods: Sequence[Method], training: Training,
@@ -162,29 +161,29 @@ class PhaseTraining:
             learners, methods, training, mapped=mapped, capture=capture, compile=compile,
             slots=self.sampler.slots, phase=phase.name,
         )  # fmt: skip
-        own = rates and not phase.lr  # a phase may have a rate for all
+        own = rates and not phase.lr  # a phase may set one rate for all
         self.schedule = Schedule(training, len(learners), np.array(rates) if own else None)
         self.best = BestEpoch(learners) if training.restore_best else None
         self._epochs, self.iterations = training.length(learners[0].stage)
         steps = self.iterations or self._epochs * self.sampler.steps_per_epoch
         self.log = PhaseLog(len(learners), steps)
-        self.live = np.ones((len(learners), 0), dtype=bool)  # [R, S] who takes which step
-        self._present = self.live  # [R, S] who has rows at which step
-        self.start = (0, 0)  # epoch, and step of it, at which to begin
+        self.live = np.ones((len(learners), 0), dtype=bool)  # [R, S] whether a run takes a step
+        self._present = self.live  # [R, S] whether a run has rows at a step
+        self.start = (0, 0)  # epoch, and step in it, at which to begin
         self._loaded = False
 
     def epochs(self) -> Iterator[int]:
-        """Epochs to train (stretches, where iterations are counted), until all runs stop."""
+        """Iterate over epochs (or stretches of iterations) until all runs stop."""
         first, _ = self.start
         self.sampler.skip(first)
         for epoch in range(first, self.sampler.chunks or self._epochs):
             yield epoch
             broken = not self.mapped and not self.iterations and not self.log.finite
             if broken or not self.schedule.active.any():
-                return  # a run alone stops when its loss is no number; others go on in any case
+                return  # a single run stops if its loss is not finite
 
     def load(self, epoch: int) -> None:
-        """Hand the rows of an epoch to the trainer."""
+        """Load the rows of an epoch into the trainer."""
         rows = self.sampler(epoch)
         if self._loaded and self.sampler.fixed:
             self.trainer.reseed(rows.key)
@@ -195,7 +194,7 @@ class PhaseTraining:
         self.live = self._present & self.schedule.active[:, None]
 
     def stretches(self, slices: StepSlices) -> Iterator[tuple[int, int]]:
-        """(start, stop) of the epoch's steps, cut where a curve or a checkpoint may be due."""
+        """Iterate over (start, stop) of steps, cut where a curve or checkpoint may be due."""
         (_, start), steps, every = self.start, self.live.shape[1], self.training.evaluate_every
         self.start = (0, 0)
         while start < steps:
@@ -205,7 +204,7 @@ class PhaseTraining:
             start = stop
 
     def count(self, start: int, stop: int) -> None:
-        """Steps were taken: evaluate for the curve where it is due, log losses, tell progress."""
+        """After steps: evaluate for the curve if it is due, record losses, report progress."""
         self.log.count(self.live[:, start:stop])
         every, done = self.training.evaluate_every, self.log.done
         curve = bool(every) and done % every == 0
@@ -233,7 +232,7 @@ class PhaseTraining:
             self.best.keep(self.schedule.improved)
 
     def close(self) -> None:
-        """The phase is over: weights, best epochs and memory go into the learners."""
+        """Finish the phase: write weights, best epochs and memory into the learners."""
         self.log.record(self.trainer)
         self.trainer.close()
         mark_diverged(self.learners, self.trainer, self.log)
@@ -246,7 +245,7 @@ class PhaseTraining:
 
 
 def finish_task(learners: Sequence[RunLearner], methods: Sequence[Method]) -> None:
-    """Let methods finish."""
+    """Call `Method.finish` for all runs that have not diverged."""
     for one in learners:
         one.latents = {}
     alive = [i for i, one in enumerate(learners) if one.diverged < 0]

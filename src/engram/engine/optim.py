@@ -1,8 +1,8 @@
-"""Optimisers on the one vector, in place, for one run [P] or several [R, P]; learning rate
-schedules, early stopping and best epochs.
+"""Optimisers of parameter vectors [P] or [R, P], in place, with learning rate schedules, early
+stopping and best epochs.
 
-torch.optim refuses a learning rate per run, so the update is ours. Where every run has the same
-rate and step count, torch's fused kernel does the same arithmetic in one pass.
+torch.optim does not support a learning rate per run, so the update is implemented here. If all runs
+have the same rate and step count, torch's fused kernel does the same arithmetic in one pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engram.learner.parameter_layout import Networks
 from engram.learner.tensor_tree import tree_map
 
 EPS = 1e-8
-MOMENTS = ("m", "v")  # of an optimiser's state, with one number per parameter
+MOMENTS = ("m", "v")  # parts of an optimiser's state with one number per parameter
 OptimizerState = dict[str, Any]
 
 
@@ -49,14 +49,14 @@ class Optimizer:
         return {"m": torch.zeros_like(vector), "v": torch.zeros_like(vector), "t": steps}
 
     def moves_without_gradient(self, reset: bool) -> bool:
-        """Whether an entry without gradient may still move: by decay, or by old momentum."""
+        """Whether an entry without gradient may still change: by decay, or by old momentum."""
         return self.decay > 0 or not reset
 
     def fused_(
         self, params: list[Tensor], grads: list[Tensor], m: list[Tensor], v: list[Tensor],
         t: Tensor, lr: float | Tensor,
     ) -> None:  # fmt: skip
-        """One fused step on matching lists of tensors; `t` counts the steps."""
+        """Take one fused step on matching lists of tensors; `t` counts the steps."""
         if self.kind == "sgd":
             t.add_(1)
             buffers: list[Tensor | None] = list(m) if self.momentum else [None] * len(m)
@@ -68,7 +68,7 @@ class Optimizer:
             return
         step = adam if self.kind == "adam" else adamw
         counters = [t] * len(params)
-        if t.is_cuda and len(params) > 1:  # counted at the same time: each needs its own
+        if t.is_cuda and len(params) > 1:  # incremented concurrently: each tensor needs its own
             counters = list(t.repeat(len(params)).unbind(0))
         else:
             t.sub_(len(params) - 1)  # the kernel adds one per tensor to the shared counter
@@ -82,11 +82,11 @@ class Optimizer:
             t.copy_(counters[0])
 
     def powers(self, t: Tensor) -> Tensor:
-        """[2, ...] both betas to the power of `t`, in double precision."""
+        """Return both betas to the power of `t` [2, ...], in double precision."""
         return torch.stack([beta ** t.double() for beta in self.betas])
 
     def scales(self, powers: Tensor, lr: Tensor) -> Tensor:
-        """[2, ...] Adam's corrections of a step: rate over the first moment's, and the second's."""
+        """Return Adam's bias corrections [2, ...]: rate over the first one, and the second one."""
         first, second = 1 - powers
         return torch.stack([lr / first, second.rsqrt()]).to(lr.dtype)
 
@@ -98,9 +98,9 @@ class Optimizer:
         lr: Tensor,
         scales: Tensor | None = None,
     ) -> None:
-        """The same step written out, for learning rates and step counts that differ per run.
+        """Take a step with learning rates and step counts that differ per run.
 
-        `scales` are those of this step, where the caller keeps them.
+        `scales` are the corrections of this step, if the caller has computed them.
         """
         opt["t"].add_(1)
         rate = lr.unsqueeze(-1)  # [..., 1]
@@ -264,6 +264,6 @@ class BestEpoch:
                 self.saved[run] = tree_map(torch.clone, parts)
 
     def restore(self) -> None:
-        """Let the learners be what they were after their best epochs."""
+        """Restore the learners to their best epochs."""
         for learner, parts in zip(self.learners, self.saved, strict=False):
             learner.vector, learner.buffers, learner.state = parts

@@ -1,4 +1,4 @@
-"""The phases of a task: which there are, and what each of them needs."""
+"""The phases of a task: which of them train, with which settings, weights and parameters."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ TASK = Phase()
 def list_phases(
     method: Method, stage: int, points: Sequence[ResumePoint] = ()
 ) -> list[tuple[int, Phase]]:
-    """The phases of a task that train anything, by number; not those before a resume point."""
+    """List the training phases of a task by number, from the resume point on."""
     first = points[0].position[0] if points else 0
     phases = list(enumerate(method.phases(stage)))
     return [(number, phase) for number, phase in phases[first:] if phase.rows != "none"]
 
 
 def call_between(learners: Sequence[RunLearner], methods: Sequence[Method], phase: Phase) -> None:
-    """Let methods edit their learners before the next phase of the task.
+    """Call `Method.between` before the next phase of the task.
 
-    The state of a run that diverged must stay like that of the others, with which it is stacked. So
-    the verb is called for it too, on its initial weights, because no method expects what it has.
+    It is called for diverged runs too, because their state must have the same structure as that of
+    the others. They get their initial weights meanwhile, since methods do not expect NaN.
     """
     if not methods[0].implements("between"):
         return
@@ -53,10 +53,10 @@ def call_between(learners: Sequence[RunLearner], methods: Sequence[Method], phas
 def prepare_phase(
     learners: Sequence[RunLearner], training: Training, phase: Phase, number: int, resumed: bool
 ) -> Iterator[tuple[Training, list[Tensor]]]:
-    """Weights, optimiser and what may move, as the phase wants them.
+    """Set weights, optimiser and trainable parameters for a phase.
 
-    Gives the phase's settings, and what may move in each learner besides the phase. A phase that is
-    `resumed` has its weights and optimiser already.
+    Yields the phase's settings and the original masks of trainable parameters. A `resumed` phase
+    has its weights and optimiser already.
     """
     settings = _phase_settings(training, phase)
     if (number or phase != TASK) and not resumed:
@@ -85,14 +85,14 @@ def _phase_settings(training: Training, phase: Phase) -> Training:
     return replace(training, **changed) if changed else training  # type: ignore[arg-type]
 
 
-def _select_parameters(learner: RunLearner, beginnings: tuple[str, ...]) -> Tensor:
-    """[P] the parameters whose names begin so."""
+def _select_parameters(learner: RunLearner, prefixes: tuple[str, ...]) -> Tensor:
+    """Return the mask [P] of the parameters whose names start with one of the prefixes."""
     mask = torch.zeros_like(learner.free)
     views = learner.layout(mask)
-    for beginning in beginnings:
-        found = [name for name in views if name.startswith(beginning)]
+    for prefix in prefixes:
+        found = [name for name in views if name.startswith(prefix)]
         if not found:
-            raise unknown("phase.trainable", beginning, list(views))
+            raise unknown("phase.trainable", prefix, list(views))
         for name in found:
             views[name].fill_(True)
     return mask

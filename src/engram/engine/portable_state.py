@@ -1,4 +1,4 @@
-"""What a run has learnt, without its data set: enough to predict, and to go on learning."""
+"""`PortableState`: a trained run without its data set, to predict and to continue learning."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import nbytes
 
 FORMAT = "engram-model-1"
-ROWS = ("rows/x", "rows/y", "rows/stage")  # what is left of the data: inputs, columns, task
+ROWS = ("rows/x", "rows/y", "rows/stage")  # rows of the data that are kept: inputs, columns, task
 
 
 class PortableState(NamedTuple):
-    """Tensors by name, and plain facts beside them; both go into one file.
+    """Named tensors and plain facts about them, which go into one file.
 
-    Parameters stand under their own names (``net.head.weight``), method state, exemplars and what
-    is remembered with them as in a checkpoint. The rows that a memory holds come along, so the
-    numbers of its exemplars count from 0.
+    Parameters have their own names (``net.head.weight``); method state, exemplars and their values
+    are named as in a checkpoint. The rows of the memory are included, and exemplars are numbered
+    from 0 among them.
     """
 
     tensors: dict[str, Tensor]
@@ -33,22 +33,21 @@ class PortableState(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """Output columns, those reserved for classes to come included."""
+        """Number of output columns, including those reserved for future classes."""
         return len(self.tensors["opened"])
 
     @property
     def stage(self) -> int:
-        """The last task that was learnt, from 0."""
+        """Number of the last trained task, from 0."""
         return int(self.facts["stage"])
 
 
 def export_state(
     learner: RunLearner, run: Run, *, most_bytes: float = float("inf")
 ) -> PortableState:
-    """All that a learner knows after a stage.
+    """Export the state of a learner after a stage.
 
-    Rows that need more than `most_bytes` stay behind, and so do moments of an optimiser, of which
-    there are one or two for each parameter.
+    Rows, or moments of the optimiser, that need more than `most_bytes` are left out.
     """
     anew = _why_not_optimizer(learner, most_bytes) if not run.training.optim_reset else ""
     left_out = ("free", "opt") if run.training.optim_reset or anew else ("free",)
@@ -71,14 +70,14 @@ def export_state(
 
 
 def _rows_to_keep(learner: RunLearner) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows that are needed later and their tasks, each once; where exemplars stand among them."""
+    """Return the rows needed later with their tasks, each once, and the position of exemplars."""
     exemplars, span = learner.exemplars, len(learner.stream.data)
     codes = exemplars.stages * span + exemplars.rows
     if learner.reads == "past":
         tasks = learner.stream.tasks[: learner.stage + 1]
         codes = torch.cat([*(k * span + task.train.cpu() for k, task in enumerate(tasks)), codes])
     _, first, place = np.unique(codes.numpy(), return_index=True, return_inverse=True)
-    order = np.argsort(first)  # as they came, which decides in what order they are drawn
+    order = np.argsort(first)  # the original order, on which draws depend
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
     kept = codes[torch.from_numpy(first[order])]
@@ -87,7 +86,7 @@ def _rows_to_keep(learner: RunLearner) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _why_not(learner: RunLearner, rows: int, most: float) -> str:
-    """Why rows cannot come along; nothing where they can."""
+    """Return why rows are left out; empty if they are not."""
     size = rows * learner.stream.data.sample_bytes
     if size > most:
         return f"{rows} rows of earlier tasks take {size / 2**20:.0f} MiB and were not kept"
@@ -97,7 +96,7 @@ def _why_not(learner: RunLearner, rows: int, most: float) -> str:
 
 
 def _why_not_optimizer(learner: RunLearner, most: float) -> str:
-    """Why an optimiser that goes on from task to task cannot come along; nothing where it can."""
+    """Return why the state of an optimiser is left out; empty if it is not."""
     size = nbytes(learner.opt)
     if size <= most:
         return ""
@@ -105,7 +104,7 @@ def _why_not_optimizer(learner: RunLearner, most: float) -> str:
 
 
 def describe_inputs(data: Data) -> dict[str, Any]:
-    """What inputs of a data set are like, as later ones must be."""
+    """Describe the inputs of a data set, which later ones must match."""
     return {
         "shape": list(data.stored_shape), "dtype": str(data.x.dtype).removeprefix("torch."),
         "mean": list(data.mean), "std": list(data.std),
@@ -126,7 +125,7 @@ def _describe_data(learner: RunLearner) -> dict[str, Any]:
 
 
 def _describe_tasks(learner: RunLearner) -> dict[str, Any]:
-    """Of every task so far: its classes as columns, its name, how many rows it had."""
+    """Describe every task so far: classes as columns, name, number of rows."""
     stream, stages = learner.stream, range(learner.stage + 1)
     return {
         "tasks": [
@@ -149,7 +148,7 @@ _OF_INPUTS: dict[str, type] = {
 
 
 def check_portable_facts(found: PortableState) -> None:
-    """Raise where facts that are used later, when somebody asks, are not what they should be."""
+    """Raise for invalid facts, some of which are used only later."""
     facts, about = found.facts, found.facts["inputs"]
     for place, kinds in ((facts, _KINDS), (about, _OF_INPUTS)):
         for name, kind in kinds.items():
@@ -174,7 +173,7 @@ def check_portable_facts(found: PortableState) -> None:
 
 
 def restore_state(learner: RunLearner, found: PortableState) -> int:
-    """Put what was learnt into a fresh learner of the same width; the next stage to train."""
+    """Load a state into a new learner of the same width; return the next stage."""
     shapes = {name: tuple(shape) for name, shape in found.facts["layout"]}
     own = {name: tuple(shape) for name, shape in learner.networks.layout.shapes.items()}
     if own != shapes:

@@ -1,5 +1,5 @@
-"""What one run is made of, and how its predictions are scored: by the labels of its stream,
-never by its loss.
+"""`Run`: the stream, method, model, settings and seed of one run, with checks that they fit
+together, and the score of its predictions.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Run:
     model: Any = "mlp"
     training: Training = field(default_factory=Training)
     seed: int = 0
-    features: bool = False  # keep the features of the test items after each stage, for probes
-    begun: bool = False  # the run goes on from an earlier one: what comes before task 0 is done
+    features: bool = False  # keep features of the test items after each stage, for probes
+    begun: bool = False  # the run continues an earlier one: its pretraining is done
 
     def __post_init__(self) -> None:
         check_int("seed", self.seed)
@@ -47,20 +47,20 @@ class Run:
     @property
     def scope(self) -> str:
         """The training scope, with ``auto`` resolved by the stream's head."""
-        return self._meant("scope")
+        return self._resolve("scope")
 
     @property
     def loss(self) -> str:
         """The training loss, with ``auto`` resolved by the stream's labels."""
-        return self._meant("loss")
+        return self._resolve("loss")
 
-    def _meant(self, name: str) -> str:
-        said: str = getattr(self.training, name)
-        return resolve_auto(self.stream)[name] if said == "auto" else said
+    def _resolve(self, name: str) -> str:
+        value: str = getattr(self.training, name)
+        return resolve_auto(self.stream)[name] if value == "auto" else value
 
 
 def resolve_auto(stream: Stream) -> dict[str, str]:
-    """What ``auto`` stands for in the settings of a run over a stream.
+    """Return the values of settings that are ``auto`` for a run over a stream.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def resolve_auto(stream: Stream) -> dict[str, str]:
 
 
 def check_exemplars(run: Run) -> None:
-    """Refuse a memory that asks for more exemplars per class or task than any of them has rows."""
+    """Raise if a memory has more exemplars per class or task than the largest one has rows."""
     memory, stream = run.method.memory_budget, run.stream
     if memory is None:
         return
@@ -89,7 +89,7 @@ def check_exemplars(run: Run) -> None:
 
 
 def check_validation(stream: Stream, training: Training, stages: Iterable[int]) -> None:
-    """Refuse tasks without the validation rows that settings watch."""
+    """Raise for tasks without the validation rows that settings need."""
     if not training.validates:
         return
     for stage in stages:
@@ -102,20 +102,20 @@ def check_validation(stream: Stream, training: Training, stages: Iterable[int]) 
 
 
 def _largest_class(stream: Stream, stage: int) -> int:
-    """Training rows of a task's largest class."""
+    """Return the number of training rows of a task's largest class."""
     labels = stream.targets[stream.tasks[stage].train]
     return int(torch.bincount(labels[labels >= 0]).max())
 
 
 # -- how the predictions of a run are scored: its stream decides, not its loss ---------------------
 
-# what a run is judged by, for rows of one label and for rows with a set of them
+# the score of a run, for rows with one label and for rows with a set of labels
 FIGURES = {"single": "accuracy", "set": "precision_weighted_jaccard"}
 LOSSES = {"single": "ce", "set": "bce"}
 
 
 def check_label_kind(run: Run) -> None:
-    """Refuse a method, loss or watched figure that does not fit the labels of the stream."""
+    """Raise for a method, loss or watched score that does not fit the labels of the stream."""
     kind, training = run.stream.labels, run.training
     name, needed = type(run.method).__name__, DECISIONS[kind]
     if needed not in run.method.decides:
@@ -149,7 +149,7 @@ def _describe_decisions(method: object) -> str:
 
 
 def score_batch(scores: Tensor, batch: Batch, kind: str) -> Tensor:
-    """[] figure of the scores [B, C] on the rows of a batch, among the classes open there.
+    """Score predictions [B, C] on the rows of a batch, among their open classes.
 
     Examples
     --------

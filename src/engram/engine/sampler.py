@@ -1,8 +1,8 @@
-"""Which rows each step of an epoch sees, a pure function of (seed, stage, epoch, step): the
-task, the memory, reservoirs, held-out exemplars.
+"""`Sampler`: which rows of the task and the memory each step of an epoch sees, with reservoirs and
+held-out exemplars, as a pure function of (seed, stage, epoch, step).
 
-Read `build_sampler`: `TrainingRows` of the task and the memory, stacked to one table for all runs,
-from which a `Sampler` takes the `StepRows` of an epoch, [R, S, B]: R runs, S steps, B rows.
+Begin with `build_sampler`, which stacks the `TrainingRows` of all runs to one table; a `Sampler`
+selects from it the `StepRows` of an epoch, [R, S, B]: R runs, S steps, B rows.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from engram.methods.method import Method, Phase, ReplaySpec
 
 EPOCHS_AHEAD = 64
 STEPS_PER_STRETCH = 200  # iterations sampled at once
-ROUND = 64  # whole tasks are padded to such multiples for compiled steps: fewer shapes to compile
-SIZE_OF_BATCH = -1  # as many memory rows as the batch has of the task
+ROUND = 64  # full batches are padded to multiples for compiled steps: fewer shapes to compile
+SIZE_OF_BATCH = -1  # as many memory rows as the batch has rows of the task
 
 
 class StepRows(NamedTuple):
-    """The rows of S steps of R runs, or, without those axes, of one step or one run.
+    """The rows of S steps of R runs or, without these axes, of one step or one run.
 
-    A step has a main batch and, where the method replays so, batches kept apart from it.
+    A step has a main batch and, depending on the method's replay, separate memory batches.
     """
 
     main: TrainingRows  # [R?, S?, B]
-    key: Tensor  # [R?, S?] randomness of the step
-    apart: tuple[TrainingRows, ...] = ()  # batches kept apart
+    key: Tensor  # [R?, S?] random key of the step
+    apart: tuple[TrainingRows, ...] = ()  # separate memory batches
     into: Tensor | tuple[()] = ()  # [R?, S?, B] slot that a row of the main batch enters, or -1
 
     @property
@@ -52,7 +52,7 @@ class StepRows(NamedTuple):
 
 
 class Sampler:
-    """Samples the epochs of one phase of a task, or stretches of its iterations."""
+    """Sample the epochs of one phase of a task, or stretches of its iterations."""
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class Sampler:
         self.total = iterations  # 0: epochs are sampled
         self._first: StepRows | None = None  # the rows of every epoch, where they are the same
 
-    # -- in order ----------------------------------------------------------------------------------
+    # -- epochs and stretches, to be called in order -----------------------------------------------
     @property
     def chunks(self) -> int:
-        """Stretches of iterations, 0 where epochs are sampled."""
+        """Number of stretches of iterations, 0 if epochs are sampled."""
         return -(-self.total // STEPS_PER_STRETCH)
 
     def __call__(self, number: int) -> StepRows:
-        """The rows of an epoch, or of a stretch of iterations; to be called in order."""
+        """Return the rows of an epoch, or of a stretch of iterations; to be called in order."""
         if self.total:
             start = number * STEPS_PER_STRETCH
             return self.iterations(start, min(start + STEPS_PER_STRETCH, self.total))
@@ -103,19 +103,19 @@ class Sampler:
         return self.reseed_rows(self._first, number) if number else self._first
 
     def skip(self, count: int) -> None:
-        """Go on behind `count` epochs or stretches: what passed by is in the reservoir."""
+        """Skip `count` epochs or stretches, whose rows enter the reservoir."""
         for number in range(count if self.reservoir is not None else 0):
             self(number)
 
-    # -- one at a time -----------------------------------------------------------------------------
+    # -- single epochs and stretches ---------------------------------------------------------------
 
     @property
     def slots(self) -> int:
-        """Slots of a reservoir that is renewed with every step, 0 for other memories."""
+        """Number of slots of a reservoir updated in every step, 0 for other memories."""
         return 0 if self.reservoir is None else self.reservoir.slots
 
     def reservoir_after(self, run: int, before_task: Exemplars) -> Exemplars:
-        """The reservoir of a run after the task, given its exemplars before."""
+        """Return the reservoir of a run after the task, given its exemplars before it."""
         if self.reservoir is None:
             return before_task
         count, seen = int(self.reservoir.filled[run]), int(self.reservoir.seen[run])
@@ -131,14 +131,14 @@ class Sampler:
 
     @property
     def fixed(self) -> bool:
-        """Whether every epoch has the very same rows."""
+        """Whether every epoch has exactly the same rows."""
         drawn = bool(self.memory) and bool(self.memory_size)
         return self.whole and not drawn and self.reservoir is None and not self.total
 
     def reseed_rows(self, rows: StepRows, epoch: int) -> StepRows:
-        """The rows of a fixed epoch in another one: the same, with other noise."""
+        """Return the rows of a fixed epoch with the keys of another epoch."""
         part, place = divmod(epoch, EPOCHS_AHEAD)
-        if self._keys[0] != part:  # many epochs at once: a step may be cheaper than a key
+        if self._keys[0] != part:  # many epochs at once, since a key may cost more than a step
             epochs = torch.arange(EPOCHS_AHEAD, device=self.device) + part * EPOCHS_AHEAD
             self._keys = part, keys.fold(self.seeds[:, None], "step", self.stage, epochs, 0)
         return rows._replace(key=self._keys[1][:, place : place + 1])  # type: ignore[index]
@@ -150,7 +150,7 @@ class Sampler:
         return -(-self.main.length // self.batch)
 
     def epoch(self, epoch: int) -> StepRows:
-        """One pass over the items of every run."""
+        """Sample one pass over the rows of every run."""
         steps, size = self.steps_per_epoch, self.batch
         place = torch.arange(steps * size, device=self.device).expand(len(self.seeds), -1)
         epochs = torch.full((len(self.seeds), steps), epoch, device=self.device)
@@ -167,7 +167,7 @@ class Sampler:
         return self._step_rows(index, real, epochs, inside)
 
     def iterations(self, start: int, stop: int) -> StepRows:
-        """Iterations: shuffled epochs end to end, each without its incomplete last batch."""
+        """Sample iterations: consecutive shuffled epochs without incomplete last batches."""
         size, device = self.batch, self.device
         per = torch.clamp(self._real // size, min=1)[:, None]  # [R, 1] steps per epoch
         step = torch.arange(start, stop, device=device)[None]  # [1, S]
@@ -182,7 +182,7 @@ class Sampler:
         return self._step_rows(index, place < self._real[:, None, None], epochs, inside)
 
     def _permutations(self, epochs: Tensor) -> Tensor:
-        """[R, ..., n] orders of the rows in epochs [R, ...]."""
+        """Draw the orders [R, ..., n] of the rows in epochs [R, ...]."""
         places = torch.arange(self.main.length, device=self.device).expand(*epochs.shape, -1)
         if self.whole:
             return places
@@ -190,7 +190,7 @@ class Sampler:
         real = self._real.view(each)
         key = keys.fold(self.seeds.view(each), "order", self.stage, epochs)
         drawn = keys.permutation(key, self.main.length, real)
-        # a run whose rows fit into one batch has no order, in a group as alone
+        # rows that fit into one batch are not shuffled, in lockstep as in a single run
         return torch.where(real[..., None] <= self.batch, places, drawn)
 
     def _step_rows(self, index: Tensor, real: Tensor, epochs: Tensor, inside: Tensor) -> StepRows:
@@ -223,7 +223,7 @@ class Sampler:
         return self._choose(source, index, wanted.expand(runs, steps, size))
 
     def _wanted(self) -> tuple[int, Tensor]:
-        """Memory rows drawn per step, and [R, 1, size] which of them each run wants."""
+        """Return the number of memory rows drawn per step, and which of them each run uses."""
         size = self.batch if self.memory_size == SIZE_OF_BATCH else self.memory_size
         own = torch.full_like(self._real, size)
         if self.memory_size == SIZE_OF_BATCH:
@@ -231,14 +231,14 @@ class Sampler:
         return size, torch.arange(size, device=self.device) < own[:, None, None]
 
     def _reservoir_batch(self, held: ReservoirContents, key: keys.Key, number: int) -> TrainingRows:
-        """Memory rows of each step from what the reservoirs hold then."""
+        """Draw memory rows of each step from the reservoirs at that step."""
         size, wanted = self._wanted()
         drawn = keys.fold(key, "memory", number)
         slot = keys.randint(drawn, held.filled.clamp(min=1), size)  # [R, S, m]
         there = (held.filled > 0)[..., None] & wanted
         holder = held.holder.gather(2, slot)
         batch = self._choose(self.main, holder.clamp(min=0), there)
-        if self.memory:  # what earlier tasks left, by slot
+        if self.memory:  # rows of earlier tasks, by slot
             memory = self.memory[0]
             old = self._choose(memory, slot.clamp(max=memory.length - 1), there)
             new = holder >= 0
@@ -249,7 +249,7 @@ class Sampler:
         return batch._replace(slot=slot)
 
     def _choose(self, source: TrainingRows, index: Tensor, real: Tensor) -> TrainingRows:
-        """Rows of a table at places [R, S, B], those that are not `real` with the weight 0."""
+        """Select rows of a table at positions [R, S, B], with weight 0 for those not `real`."""
         found = source.gather(index)
         return found._replace(w=real.to(self.dtype) * found.w.to(self.dtype))
 
@@ -257,9 +257,9 @@ class Sampler:
 def _join_memory_rows(
     memory: TrainingRows, main: TrainingRows, into: Tensor | tuple[()]
 ) -> tuple[TrainingRows, Tensor | tuple[()]]:
-    """Memory rows, then rows of the task, then all padding.
+    """Join memory rows and rows of the task, with all padding at the end.
 
-    A short last batch is a prefix then, and a row has the place it has when its run trains alone.
+    Then a short last batch is a prefix, and a row has the same position as in a single run.
     """
     there = main.w.amax(-1, keepdim=True)  # [R, S, 1] whether the run takes this step
     memory = memory._replace(w=memory.w * there)

@@ -1,8 +1,7 @@
-"""Values that a method stores with its exemplars, as tables by slot, and latents: the root
-encodes the rows of a task once, the top learns from those.
+"""Values that a method stores with its exemplars, and latents, both as tables.
 
-A table [R?, M + 1, ...] has a row for every slot of the memory and one more, into which goes what
-is not to be kept: so a step writes without asking the host.
+A table [R?, M + 1, ...] has a row for each slot of the memory, and one more for values that are to
+be discarded, so that a step writes without a decision on the host.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ ROWS_AT_ONCE = 4096
 
 
 def stack_value_tables(learners: Sequence[RunLearner], slots: int = 0) -> ValueTables:
-    """[R, M + 1, ...] the values of all learners, padded to `slots` or the most in use."""
+    """Stack the values of all learners [R, M + 1, ...], padded to `slots` or the most in use."""
     slots = max(slots, *(len(one.exemplars) for one in learners))
 
     def padded(value: Tensor) -> Tensor:
@@ -40,7 +39,7 @@ def stack_value_tables(learners: Sequence[RunLearner], slots: int = 0) -> ValueT
 def make_empty_tables(
     learner: RunLearner, method: Method, rows: StepRows, slots: int
 ) -> ValueTables:
-    """[M + 1, ...] tables for values never remembered so far; one row tells their shapes."""
+    """Make empty tables [M + 1, ...]; the shapes are found with a single row."""
     first = [leaf[0, 0, :1].cpu() for leaf in (rows.main.rows, rows.main.stages)]
     batch = learner.batch(*first)
     with torch.no_grad():
@@ -49,7 +48,7 @@ def make_empty_tables(
 
 
 def read_slots(table: Tensor, slot: Tensor) -> Tensor:
-    """[R?, B, ...] rows of a table [R?, M + 1, ...]; zeros for slot -1.
+    """Read slots [R?, B] of a table [R?, M + 1, ...]; zeros for slot -1.
 
     Examples
     --------
@@ -63,7 +62,7 @@ def read_slots(table: Tensor, slot: Tensor) -> Tensor:
 
 
 def write_slots_(table: Tensor, into: Tensor, values: Tensor) -> None:
-    """Put values [R?, B, ...] into the slots [R?, B] of a table, where those are not -1.
+    """Write values [R?, B, ...] into the slots [R?, B] of a table, unless these are -1.
 
     Examples
     --------
@@ -80,16 +79,13 @@ def write_slots_(table: Tensor, into: Tensor, values: Tensor) -> None:
 
 
 def snapshot_memory(learner: RunLearner) -> MemorySnapshot:
-    """The memory as it is, for `complete_values` after a verb that may change it."""
+    """Copy the state of the memory, for `complete_values` after a verb that may change it."""
     rows, stages = (part.clone() for part in learner.exemplars[:2])  # verbs may write into them
     return rows, stages, learner.values
 
 
 def complete_values(learner: RunLearner, method: Method, before: MemorySnapshot) -> None:
-    """Let every exemplar have its values after a verb: those it had `before`, or fresh ones.
-
-    Whatever verb fills the memory, values and exemplars go together: batches find them by slot.
-    """
+    """Give every exemplar its values after a verb: those it had `before`, or new ones."""
     exemplars, (rows, stages, values) = learner.exemplars, before
     same = torch.equal(exemplars.rows, rows) and torch.equal(exemplars.stages, stages)
     if same or not method.implements("remember"):
@@ -134,13 +130,13 @@ def _compute_values(learner: RunLearner, method: Method, which: Tensor) -> Value
 
 
 ENCODED_AT_ONCE = 1024
-LATENT_NAME = "latent"  # of the value that `remember` keeps with exemplars
-ROW_PADDING = torch.iinfo(torch.long).max  # a row number behind all others, for padding
+LATENT_NAME = "latent"  # name of the value returned by `remember`
+ROW_PADDING = torch.iinfo(torch.long).max  # sorts after all row numbers
 Latents = dict[str, Tensor]  # rows [R?, n] in ascending order, latents [R?, n, ...]
 
 
 def check_model_root(method: Method, stages: int, net: Classifier) -> None:
-    """Refuse a model without a root where a method trains on latents."""
+    """Raise for a model without a root if the method trains on latents."""
     latent = any(method.replay(stage).latent for stage in range(stages))
     if not net.splits and (latent or method.prologue() is not None):
         kind = type(net.backbone).__name__
@@ -149,7 +145,7 @@ def check_model_root(method: Method, stages: int, net: Classifier) -> None:
 
 
 def latent_outline(net: Classifier, sample_shape: tuple[int, ...]) -> LatentOutline | None:
-    """What the root of a model answers; None without one."""
+    """Return shape and range of the outputs of a model's root; None without one."""
     if not net.splits:
         return None
     was = net.training
@@ -160,7 +156,7 @@ def latent_outline(net: Classifier, sample_shape: tuple[int, ...]) -> LatentOutl
 
 
 def freeze_root(learner: RunLearner, method: Method, stage: int) -> None:
-    """Let the root stand still for a task that is learnt from latents."""
+    """Freeze the root during a task that is trained on latents."""
     if not method.replay(stage).latent:
         return
     free = learner.layout(learner.free)
@@ -169,7 +165,7 @@ def freeze_root(learner: RunLearner, method: Method, stage: int) -> None:
 
 
 def frozen_root_names(learners: Sequence[RunLearner]) -> list[str]:
-    """Names of the parameters that no run moves in a task, because it is learnt from latents."""
+    """Return the names of root parameters frozen in all runs, for a task trained on latents."""
     if not learners[0].latents:
         return []
     names, frees = learners[0].networks.root_names, [one.layout(one.free) for one in learners]
@@ -177,7 +173,7 @@ def frozen_root_names(learners: Sequence[RunLearner]) -> list[str]:
 
 
 def encode_latents(learners: Sequence[RunLearner], method: Method, stage: int) -> None:
-    """Give every learner the latents of its task's rows, where the task is learnt from those."""
+    """Compute the latents of the rows of a task, if it is trained on latents."""
     if not method.replay(stage).latent:
         return
     if any(phase.reinitialise for phase in method.phases(stage)):
@@ -200,7 +196,7 @@ def encode_latents(learners: Sequence[RunLearner], method: Method, stage: int) -
 
 
 def stack_latents(learners: Sequence[RunLearner]) -> Latents:
-    """[R, n, ...] the tables of several learners, padded to the longest; {} without latents."""
+    """Stack the tables of several learners [R, n, ...], padded; {} without latents."""
     tables = [one.latents for one in learners]
     if not tables[0]:
         return {}
@@ -216,7 +212,7 @@ def stack_latents(learners: Sequence[RunLearner]) -> Latents:
 
 
 def look_up_latents(table: Latents, rows: Tensor, slot: Tensor, by_slot: Tensor | None) -> Tensor:
-    """[R?, B, ...] latents of rows of the task, and of exemplars from the table `by_slot`.
+    """Look up latents [R?, B, ...] of rows of the task, and of exemplars in the table `by_slot`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Training settings of a run: how long, how fast, on which batches."""
+"""`Training`: the training settings of a run, such as epochs, batch size and learning rate."""
 
 from __future__ import annotations
 
@@ -139,11 +139,11 @@ class Training:
 
     @property
     def validates(self) -> bool:
-        """Whether training looks at in-task validation rows."""
+        """Whether training uses in-task validation rows."""
         return self.schedule == "plateau" or self.patience > 0 or self.restore_best
 
     def length(self, stage: int) -> tuple[int, int]:
-        """(epochs, iterations) of a stage; one of them is 0."""
+        """Return (epochs, iterations) of a stage; one of them is 0."""
         factor = self.first_task_scale if stage == 0 else 1.0
         if self.iterations:
             return 0, max(1, round(self.iterations * factor))

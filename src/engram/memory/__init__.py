@@ -1,7 +1,7 @@
-"""Exemplars under a budget: a policy ranks the rows of a task, the budget cuts the ranking.
+"""Exemplar memories: a policy ranks the rows of a task, a budget says how many are kept.
 
-How exemplars are replayed is in `methods` and `engine`; exemplars are row numbers, never copies of
-data. Begin with `budget` (`Memory`), then `policies`.
+Exemplars are row numbers, never copies of data; how they are replayed is in `engram.methods` and
+`engram.engine`. Begin with `budget.Memory`, then `ranking_policies`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory: how much a method may keep, and which rows."""
+"""`Memory`: how many exemplars a method may keep, and the policy that selects them."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Memory:
             got = f"{self._budget()}{shared}"
             raise BadArgument(f"policy: 'reservoir' needs the budget total, got {got}")
 
-    # -- what it is ------------------------------------------------------------------------------
+    # -- description -----------------------------------------------------------------------------
     def _budget(self) -> str:
         return next(f"{name}={v}" for name in BUDGETS if (v := getattr(self, name)) is not None)
 
@@ -157,7 +157,7 @@ class Memory:
         return f"Memory({', '.join(shown)})"
 
     def describe(self) -> str:
-        """One line for tables and logs."""
+        """Describe the memory in one line, for tables and logs."""
         if self.fraction is not None:
             size = f"{self.fraction:g} of each task"
         elif self.per_class is not None:
@@ -165,15 +165,15 @@ class Memory:
         elif self.per_task is not None:
             size = f"{plural(self.per_task, 'item')} per task"
         else:
-            whom = {"class": "classes", "task": "tasks"}[self.shared_by]
-            shared = "" if self.policy == "reservoir" else f", shared by {whom}"
+            groups = {"class": "classes", "task": "tasks"}[self.shared_by]
+            shared = "" if self.policy == "reservoir" else f", shared by {groups}"
             size = plural(self.total or 0, "item") + shared
         return f"{size}, {policy_name(self.policy)}"
 
     def capacity(
         self, *, groups: int | None = None, sizes: Sequence[int] | None = None
     ) -> int | None:
-        """Upper bound of items, None where it cannot be known.
+        """Return an upper bound of the number of items, None if it is not known.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class Memory:
         return None if groups is None else max(g * -(-total // g) for g in range(1, groups + 1))
 
     def check(self, *, groups: int, tasks: int) -> None:
-        """Refuse a budget that leaves some class or task without an item.
+        """Raise for a budget that leaves some class or task without an item.
 
         Examples
         --------
@@ -217,12 +217,12 @@ class Memory:
         elif self.quota == "floor":
             _check_enough("total", self.total, groups, "classes")
 
-    # -- what it does ----------------------------------------------------------------------------
+    # -- selection -------------------------------------------------------------------------------
     def update(self, learner: PolicyLearner, rows: Tensor) -> Exemplars:
-        """The exemplars after a task, from those before and the task's training rows.
+        """Return the exemplars after a task, from those before it and the task's training rows.
 
-        Reads the learner, changes nothing. Called again in the same task it gives the same answer
-        (except for a reservoir, for which rows would pass a second time).
+        Reads the learner without changing it. A second call in the same task returns the same
+        exemplars (except for a reservoir, which would see the rows twice).
         """
         rows = rows.cpu()
         labels = learner.labels(rows)  # [n, L]
@@ -245,7 +245,9 @@ class Memory:
             quota = self.per_class or 0
             self._refuse_small(groups, quota)
         else:
-            count = int((old.ranks == 0).sum()) + len(groups)  # every ranking has one first place
+            count = int((old.ranks == 0).sum()) + len(
+                groups
+            )  # every ranking has one item of rank 0
             self.check(groups=count, tasks=learner.stage + 1)
             quota = self.total // count if self.quota == "floor" else -(-self.total // count)
             old = old.take(old.ranks < quota)
@@ -268,7 +270,7 @@ class Memory:
         return old.join(new)
 
     def _share(self, rows: int) -> int:
-        # 0.07 of 100 is 7, and not 8
+        # exact, so that 0.07 of 100 is 7 and not 8
         return int(_ROUNDING[self.rounding](exact_fraction(self.fraction or 0.0) * rows))
 
     def _refuse_small(self, groups: list[RowGroup], quota: int) -> None:
@@ -302,7 +304,7 @@ class Memory:
 
 
 def check_memory(memory: object, *, optional: bool = False) -> None:
-    """Refuse what is no Memory where a method takes one.
+    """Raise unless the argument is a `Memory` (or None, if optional).
 
     Examples
     --------
@@ -322,13 +324,13 @@ def _check_enough(argument: str, budget: int, shares: int, what: str) -> None:
 
 
 def _earlier_exemplars(learner: PolicyLearner) -> Exemplars:
-    """What earlier tasks left."""
+    """Return the exemplars of earlier tasks."""
     old = learner.exemplars
     return old.take(old.stages != learner.stage)
 
 
 def _thin_out(learner: PolicyLearner, old: Exemplars, room: int) -> Exemplars:
-    """As many of the old items as fit, chosen uniformly, in their old sequence."""
+    """Keep a uniform sample of `room` old items, in their old order."""
     if len(old) <= room:
         return old
     order = random_order(keys.fold(learner.seed, "memory", "drop", learner.stage), len(old))

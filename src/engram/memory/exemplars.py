@@ -1,4 +1,4 @@
-"""What a learner keeps of its past: row numbers, never copies of data."""
+"""`Exemplars`: the rows that a memory holds, as row numbers and not as copies of data."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 class _Fields(NamedTuple):
     rows: Tensor  # [n] row numbers of the data
-    stages: Tensor  # [n] the task in which the row was stored: it fixes which labels may be shown
-    columns: Tensor  # [n] output column of the group, or of the first label where groups are tasks
-    ranks: Tensor  # [n] place in the ranking of the group; slot, for a reservoir
-    seen: int = 0  # rows that passed by so far, for a reservoir
+    stages: Tensor  # [n] the task in which the row was stored, which decides its visible labels
+    columns: Tensor  # [n] output column of the group, or of the first label if groups are tasks
+    ranks: Tensor  # [n] position in the ranking of the group; the slot, for a reservoir
+    seen: int = 0  # rows seen so far, for a reservoir
 
 
 class Exemplars(_Fields):
@@ -35,8 +35,8 @@ class Exemplars(_Fields):
 
     __slots__ = ()
 
-    # `len` is the number of items, so the two places where a named tuple asks for the number of
-    # its fields need their own words.
+    # `len` is the number of items, so `_make` and `repr`, which use the number of fields in a named
+    # tuple, are redefined.
     def __len__(self) -> int:
         return self.rows.shape[0]
 
@@ -50,25 +50,25 @@ class Exemplars(_Fields):
 
     @classmethod
     def empty(cls) -> Exemplars:
-        """No items."""
+        """Return exemplars without items."""
         none = torch.empty(0, dtype=torch.long)
         return cls(none, none, none, none)
 
     def take(self, which: Tensor) -> Exemplars:
-        """The items at the given places, or where a mask is true."""
+        """Select items by position or by a mask."""
         rows, stages, columns, ranks, seen = self
         return Exemplars(rows[which], stages[which], columns[which], ranks[which], seen)
 
     def join(self, *others: Exemplars) -> Exemplars:
-        """These items and then those of `others`; the count of rows seen stays."""
+        """Append the items of `others`; the number of rows seen is unchanged."""
         parts = zip(*(part[:4] for part in (self, *others)), strict=True)
         rows, stages, columns, ranks = (torch.cat(part) for part in parts)
         return Exemplars(rows, stages, columns, ranks, self.seen)
 
     def counts(self, columns: int = 0) -> Tensor:
-        """[C] items per output column, at least `columns` entries."""
+        """Count the items [C] per output column, with at least `columns` entries."""
         return torch.bincount(self.columns[self.columns >= 0], minlength=columns)
 
     def nbytes(self, sample_bytes: int) -> int:
-        """Bytes a learner needs to hold the samples themselves."""
+        """Return the bytes that the samples themselves would need."""
         return len(self) * sample_bytes

@@ -1,5 +1,5 @@
-"""The policies that rank rows for a memory (random, stratified, entropy, herding, plane), the
-reservoir, and what a policy may ask of a learner.
+"""Policies that rank rows for a memory (random, stratified, entropy, herding, plane), reservoir
+sampling, and the part of a learner that a policy may use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engram.memory.exemplars import Exemplars
 
 
 class Outputs(Protocol):
-    """What the network says about some rows."""
+    """Outputs of the network for some rows."""
 
     @property
     def features(self) -> Tensor:
@@ -33,11 +33,11 @@ class Outputs(Protocol):
 
 
 class PolicyStream(Protocol):
-    """What memories read of a stream."""
+    """The part of a stream that memories read."""
 
     @property
     def labels(self) -> str:
-        """``single``, or ``set`` where a row may have several."""
+        """``single``, or ``set`` if rows may have several labels."""
         ...
 
 
@@ -75,14 +75,15 @@ Ranking = Callable[[PolicyLearner, Tensor, int, int], Tensor]
 
 @runtime_checkable
 class Policy(Protocol):
-    """Ranks the rows of one group, best first; a prefix of a ranking is a ranking.
+    """Protocol of a policy: it ranks the rows of one group, best first.
 
-    `column` is the output column of the group, or -1 where the group is a whole task. At least
-    ``min(count, len(rows))`` places of `rows` have to come back; more are cut off.
+    `column` is the output column of the group, or -1 if the group is a whole task. At least
+    ``min(count, len(rows))`` positions in `rows` must be returned; more are cut off. The first
+    positions of a longer ranking must equal those of a shorter one.
     """
 
     def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
-        """Places in `rows`, best first."""
+        """Return positions in `rows`, best first."""
         ...
 
 
@@ -97,7 +98,7 @@ class RowGroup(NamedTuple):
 
 
 def first_label(labels: Tensor) -> Tensor:
-    """[n] the first entry of each row [n, L] that is no padding, -1 where there is none.
+    """Return the first label [n] of each row [n, L] that is not padding, -1 if there is none.
 
     Examples
     --------
@@ -111,7 +112,7 @@ def first_label(labels: Tensor) -> Tensor:
 
 
 def group_by_class(rows: Tensor, labels: Tensor) -> list[RowGroup]:
-    """One group per visible class, in order of columns; a row with two labels is in two groups."""
+    """Make one group per visible class, by column; a row with two labels is in two groups."""
     flat = labels.reshape(-1)
     order = flat.argsort(stable=True)
     counts = torch.bincount(flat + 1).tolist()  # the first entry counts the padding
@@ -121,7 +122,7 @@ def group_by_class(rows: Tensor, labels: Tensor) -> list[RowGroup]:
 
 
 def select_items(learner: PolicyLearner, group: RowGroup, order: Tensor) -> Exemplars:
-    """The rows at the places `order` of a group, as items of the current task."""
+    """Return the rows of a group at the positions `order` as exemplars of the current task."""
     rows = group.rows[order]
     stages = torch.full_like(rows, learner.stage)
     ranks = torch.arange(len(rows))
@@ -132,8 +133,8 @@ def select_items(learner: PolicyLearner, group: RowGroup, order: Tensor) -> Exem
     return Exemplars(rows, stages, columns, ranks)
 
 
-def check_answers(ranking: Ranking) -> Ranking:
-    """A ranking of the user's own, whose answers are looked at before they are used."""
+def check_returned_order(ranking: Ranking) -> Ranking:
+    """Wrap a user's ranking so that what it returns is checked."""
     name = getattr(ranking, "__qualname__", type(ranking).__name__)
 
     def rank(learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
@@ -154,12 +155,12 @@ def check_answers(ranking: Ranking) -> Ranking:
 
 
 def group_key(learner: PolicyLearner, column: int) -> keys.Key:
-    """The key of all draws for one group: by output column, so that class ids do not matter."""
+    """Return the key of all draws for a group: by output column, independent of class ids."""
     return keys.fold(learner.seed, "memory", learner.stage, column)
 
 
 def random_order(key: keys.Key, n: int) -> Tensor:
-    """A uniform permutation of 0..n-1, a function of the key alone.
+    """Draw a uniform permutation of 0..n-1 as a function of the key.
 
     Examples
     --------
@@ -170,7 +171,7 @@ def random_order(key: keys.Key, n: int) -> Tensor:
 
 
 def random_orders(drawn_by: Sequence[keys.Key], sizes: Sequence[int]) -> list[Tensor]:
-    """`random_order` of several groups in one go: small tasks cost calls, not numbers.
+    """Call `random_order` for several groups with a single draw, which is faster.
 
     Examples
     --------
@@ -201,11 +202,11 @@ _LAST = 1e4  # more than any log weight of a double plus any Gumbel number drawn
 
 
 def weighted_order(key: keys.Key, weights: Tensor) -> Tensor:
-    """Draw without replacement until nothing is left; return the indices in order of drawing.
+    """Draw all indices without replacement, with chances proportional to the weights.
 
-    Sorting by ``log w + Gumbel noise`` is the same as drawing one after the other with chances
-    proportional to the weights that remain (exponential keys), and tiny weights do not vanish as
-    they would in a quotient. Weights of zero come last, in random order.
+    Sorting by ``log w + Gumbel noise`` is equivalent to drawing one index after the other with
+    chances proportional to the remaining weights (exponential keys), and does not lose tiny weights
+    to rounding. Indices of weight 0 come last, in random order.
 
     Parameters
     ----------
@@ -232,9 +233,9 @@ def weighted_order(key: keys.Key, weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Stratified:
-    """Of every beginning of the ranking, each class of the group has its share, up to rounding.
+    """In any prefix of the ranking each class of the group has its share, up to rounding.
 
-    It differs from a uniform choice where a group is a whole task: that may pass over a rare class.
+    Differs from `Random` if a group is a whole task: uniform sampling may miss a rare class.
     """
 
     def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
@@ -243,7 +244,7 @@ class Stratified:
         keys = [group_key(learner, group.column) for group in groups]
         orders = random_orders(keys, [len(group.rows) for group in groups])
         chosen = [group.rows[order] for group, order in zip(groups, orders, strict=True)]
-        # the i-th of n rows stands where (i + 1/2) / n of its class has passed
+        # the i-th of n rows is ranked by the fraction (i + 1/2) / n of its class
         shares = [(torch.arange(len(one)) + 0.5) / len(one) for one in chosen]
         if not chosen:
             return places
@@ -252,11 +253,11 @@ class Stratified:
 
 # -- entropy: prefer samples that the network is uncertain about -----------------------------------
 
-_ENTROPY_FLOOR = 1e-32  # keeps certain samples drawable, after all others
+_ENTROPY_FLOOR = 1e-32  # samples of entropy 0 are drawn last
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    """[n] Shannon entropy in nats of the rows [n, C].
+    """Compute the Shannon entropy [n] in nats of the rows [n, C].
 
     Examples
     --------
@@ -268,7 +269,7 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 def entropy_weights(probabilities: Tensor) -> Tensor:
-    """[n] chances of being drawn, proportional to the entropy.
+    """Compute sampling weights [n] proportional to the entropy.
 
     Examples
     --------
@@ -279,7 +280,7 @@ def entropy_weights(probabilities: Tensor) -> Tensor:
 
 
 def label_entropy_weights(logits: Tensor) -> Tensor:
-    """[n] the same where a row has a set of labels: a yes or no for each column of [n, C].
+    """Compute `entropy_weights` of rows with sets of labels: a binary prediction per column.
 
     Examples
     --------
@@ -299,7 +300,7 @@ def _chances(entropies: Tensor) -> Tensor:
 class Entropy:
     """Draw with chances proportional to the entropy over the classes seen so far.
 
-    That of one answer, or, where rows have sets of labels, of a yes or no for each class.
+    The entropy of the softmax or, if rows have sets of labels, of a binary prediction per class.
     """
 
     def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
@@ -308,7 +309,7 @@ class Entropy:
         if learner.stream.labels == "set":
             weights = label_entropy_weights(logits)
         else:
-            # a diverged network is sure of nothing it can say: its samples count as certain
+            # samples of a diverged network (NaN) count as certain
             weights = entropy_weights(logits.softmax(-1).nan_to_num(0.0))
         return weighted_order(group_key(learner, column), weights)[:count]
 
@@ -327,7 +328,7 @@ def herding_order(
     dedupe: bool = True,
     rule: str = "distance",
 ) -> Tensor:
-    """Greedy order: the k-th pick x minimises ``|mu - (x + sum of earlier picks) / k|``.
+    """Order rows greedily: the k-th x minimises ``|mu - (x + sum of earlier picks) / k|``.
 
     Ties go to the lowest index. The first m of a longer order are the order of length m.
 
@@ -336,7 +337,7 @@ def herding_order(
     features
         [n, d]
     count
-        Length of the order; n at most, where nothing may repeat.
+        Length of the order; at most n unless indices may repeat.
     normalize
         Bring every feature vector to length 1 first.
     dedupe
@@ -355,7 +356,7 @@ def herding_order(
     if normalize:
         x = F.normalize(x, dim=-1)
     lengths = x.square().sum(-1)  # [n]
-    # |mu - (x + s)/k|^2 k^2 = |x|^2 - 2 x.(k mu - s) + what does not depend on x
+    # |mu - (x + s)/k|^2 k^2 = |x|^2 - 2 x.(k mu - s) + terms that do not depend on x
     own = lengths if rule == "distance" else torch.zeros_like(lengths)
     mean = x.mean(0)
     total = torch.zeros_like(mean)
@@ -373,10 +374,10 @@ def herding_order(
 
 
 def find_lowest(score: Tensor, free: Tensor, slack: float) -> int:
-    """The first free index whose score is within `slack` of the lowest one.
+    """Return the first free index whose score is within `slack` of the lowest one.
 
-    Equal rows may get scores that differ in the last bit, because a matrix product sums in blocks;
-    numbers that are none (a diverged network) lose to all others.
+    Scores of equal rows may differ in the last bit, because a matrix product sums in blocks. NaN
+    (of a diverged network) counts as the highest score.
     """
     score = score.nan_to_num(torch.finfo(score.dtype).max)
     near = (score <= score[free].min() + slack) & free
@@ -385,7 +386,7 @@ def find_lowest(score: Tensor, free: Tensor, slack: float) -> int:
 
 @dataclass(frozen=True)
 class Herding:
-    """Mean of features: see `herding_order`."""
+    """Rows whose running feature mean follows the class mean: see `herding_order`."""
 
     normalize: bool = True
     dedupe: bool = True
@@ -408,7 +409,7 @@ class Herding:
 
 _DISTANCE_FLOOR = 1e-8
 
-# 1/d has no meaning for d <= 0, so the distance is made positive first
+# 1/d is undefined for d <= 0, so distances are made positive first
 PLANE_TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "abs_eps": lambda d: d.abs().clamp(min=_DISTANCE_FLOOR),
     "softplus": lambda d: F.softplus(d).clamp(min=_DISTANCE_FLOOR),
@@ -416,7 +417,7 @@ PLANE_TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def plane_weights(distances: Tensor, transform: str = "abs_eps") -> Tensor:
-    """[n] chances of being drawn, inverse to the distance.
+    """Compute sampling weights [n] inversely proportional to the distance.
 
     Parameters
     ----------
@@ -448,7 +449,7 @@ class Plane:
         weights = learner.class_weights().double()  # [C, d]
         if column >= 0:
             distances = features @ weights[column]
-        else:  # a whole task: every row by its own first label
+        else:  # a whole task: the class of a row is its first label
             own = first_label(learner.labels(rows))
             distances = (features * weights[own]).sum(-1)
         distances = distances.nan_to_num(1e30)  # a diverged network: last
@@ -460,11 +461,11 @@ class Plane:
 
 
 def draw_slots(key: keys.Key, seen: int, count: int) -> Tensor:
-    """[count] for the n-th row ever (n = seen + 1 ..), a whole number below n: 0..n-1.
+    """Draw [count] integers, in 0..n-1 for the n-th row seen so far (n = seen + 1, ...).
 
     Examples
     --------
-    >>> draw_slots(1, 0, 3)[0].item()  # the first row has one place to go
+    >>> draw_slots(1, 0, 3)[0].item()  # the only slot of the first row
     0
     """
     place = torch.arange(seen, seen + count)
@@ -472,15 +473,15 @@ def draw_slots(key: keys.Key, seen: int, count: int) -> Tensor:
 
 
 def fill_slots(slots: Tensor, seen: int, size: int) -> Tensor:
-    """[min(size, seen + n)] which of the n new rows ends in each slot, -1 = the old one stays.
+    """Return which of n new rows ends up in each slot [min(size, seen + n)], -1 = the old row.
 
-    The n-th row ever takes slot n-1 while the reservoir fills, then the slot drawn for it, if there
-    is one of that number. The last to enter a slot stays.
+    The n-th row seen takes slot n-1 while the reservoir fills up, and later the slot drawn for it,
+    if that is below `size`. The last row to enter a slot stays.
 
     Parameters
     ----------
     slots
-        [n] draws of `draw_slots`; those of the first `size` rows are not looked at.
+        [n] draws of `draw_slots`; those of the first `size` rows are not used.
 
     Examples
     --------
@@ -496,7 +497,7 @@ def fill_slots(slots: Tensor, seen: int, size: int) -> Tensor:
 
 
 def reservoir(learner: PolicyLearner, rows: Tensor, columns: Tensor, size: int) -> Exemplars:
-    """Let `rows` pass by, in random order, and return the reservoir after them.
+    """Show `rows` to the reservoir in random order, and return it afterwards.
 
     Parameters
     ----------
@@ -524,7 +525,7 @@ def reservoir(learner: PolicyLearner, rows: Tensor, columns: Tensor, size: int) 
 
 
 def _replace_where(fresh: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """Old values, new ones where `fresh`."""
+    """Return the old values with new ones where `fresh`."""
     values = before.new_full(fresh.shape, -1)
     values[: len(before)] = before
     values[fresh] = after
@@ -533,7 +534,7 @@ def _replace_where(fresh: Tensor, before: Tensor, after: Tensor) -> Tensor:
 
 # -- policies by name ------------------------------------------------------------------------------
 
-RANK_ARGUMENTS = ("learner", "rows", "column", "count")  # of a ranking
+RANK_ARGUMENTS = ("learner", "rows", "column", "count")  # arguments of a ranking
 _SUMMARIES = {
     "random": "uniform sampling without replacement",
     "stratified": "uniform sampling within each class of a task, in equal shares",
@@ -545,7 +546,7 @@ _SUMMARIES = {
 
 
 def policies() -> dict[str, str]:
-    """Names of the policies, one line about each.
+    """Return the names of the policies with a one-line description of each.
 
     Examples
     --------
@@ -556,7 +557,7 @@ def policies() -> dict[str, str]:
 
 
 def check_policy(policy: str | Policy | Ranking) -> None:
-    """Refuse what cannot rank."""
+    """Raise unless the argument is a known policy or can rank rows."""
     if isinstance(policy, str):
         check_choice("policy", policy, _SUMMARIES)
     elif isinstance(policy, type) or not (isinstance(policy, Policy) or callable(policy)):
@@ -567,7 +568,7 @@ def check_policy(policy: str | Policy | Ranking) -> None:
 
 
 def _check_arguments(rank: Ranking) -> None:
-    """Refuse a ranking of one's own that cannot be called as memories call it."""
+    """Raise for a user's ranking that cannot be called with the arguments of a memory."""
     taken = inspect.signature(rank)
     try:
         taken.bind(*RANK_ARGUMENTS)
@@ -577,7 +578,7 @@ def _check_arguments(rank: Ranking) -> None:
 
 
 def policy_name(policy: str | Policy | Ranking) -> str:
-    """What to call a policy in a table."""
+    """Return the name of a policy for tables."""
     if isinstance(policy, str):
         return policy
     return str(getattr(policy, "__name__", type(policy).__name__))
@@ -586,7 +587,7 @@ def policy_name(policy: str | Policy | Ranking) -> str:
 def make_ranking(
     policy: str | Policy | Ranking, *, normalize: bool, dedupe: bool, rule: str, pd_transform: str
 ) -> Ranking:
-    """The ranking function; answers of a user's own policy are checked."""
+    """Return the ranking function of a policy; a user's policy is checked when it is called."""
     if policy == "random":
         return Random().rank
     if policy == "stratified":
@@ -599,4 +600,4 @@ def make_ranking(
         return Plane(transform=pd_transform).rank
     if isinstance(policy, str):
         raise unknown("policy", policy, _SUMMARIES)
-    return check_answers(policy.rank if isinstance(policy, Policy) else policy)
+    return check_returned_order(policy.rank if isinstance(policy, Policy) else policy)

@@ -1,9 +1,8 @@
-"""Continual-learning methods, one file each, written for one learner and mapped over many runs
-by the engine.
+"""Continual-learning methods, one file each; parts shared by several are in `quadratic_penalty`,
+`fisher` and `frozen_root`.
 
-Not here: exemplar memories and their policies (engram.memory), the training loop (engram.engine),
-networks (engram.models). Begin with method.Method, the contract, then finetune and er; parts shared
-by several methods are quadratic_penalty, fisher, frozen_root.
+Exemplar memories are in `engram.memory`, the training loop in `engram.engine`. Begin with
+`method.Method`, the contract, then `finetune` and `er`.
 """
 
 from __future__ import annotations

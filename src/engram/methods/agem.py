@@ -1,4 +1,4 @@
-"""Averaged gradient episodic memory: one reference gradient for the whole past."""
+"""Averaged gradient episodic memory: one reference gradient for all past tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLOOR = 1e-12
 
 
 def project(gradient: Tensor, reference: Tensor) -> Tensor:
-    """The gradient without its part against the reference.
+    """Remove from the gradient its component against the reference.
 
     Examples
     --------

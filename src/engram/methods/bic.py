@@ -1,5 +1,5 @@
-"""BiC: distillation, and a second step that fits the bias of the new classes with two numbers by
-Newton's method.
+"""BiC: distillation, followed by a correction of the new classes' logits whose two parameters are
+fitted by Newton's method.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from engram.streams.stream import Task
 VARIANTS = ("softmax", "sigmoid", "distil")
 HISTORIES = ("latest", "all")
 SCOPES = ("all", "new")
-ROWS_PER_PASS = 1024  # rows at a time
+ROWS_PER_PASS = 1024
 
 
 def correct_logits(logits: Tensor, state: State, which: str = "") -> Tensor:
-    """Logits with each class's own scale and shift."""
+    """Apply the scale and shift of each class."""
     scale, shift = state[f"{which}scale"], state[f"{which}shift"]
     return torch.addcmul(shift, scale, logits)
 
@@ -37,9 +37,9 @@ def correct_logits(logits: Tensor, state: State, which: str = "") -> Tensor:
 def bias_correction_factors(
     alpha: Tensor, beta: Tensor, new: Tensor, variant: str
 ) -> tuple[Tensor, Tensor]:
-    """([C] scales, [C] shifts): new classes ``alpha * o + beta``, old ones as the variant says.
+    """Return scales [C] and shifts [C] with which new logits become ``alpha * o + beta``.
 
-    Old classes are left alone (``softmax``), or become ``o / alpha - beta``.
+    Old classes are unchanged (``softmax``), or become ``o / alpha - beta`` (other variants).
 
     Examples
     --------
@@ -117,7 +117,7 @@ class BiC(Method):
         check_float("shift_decay", self.shift_decay)
         check_int("hold_every", self.hold_every, 2)
         if self.variant == "softmax" and self.memory.policy != "random":
-            wanted = "'random' for variant softmax, which puts rows aside before the task is learnt"
+            wanted = "'random' for variant softmax, which holds out rows before the task is trained"
             raise bad("memory.policy", wanted, self.memory.policy)
         if self.variant != "softmax" and self.history != "latest":
             raise bad("history", f"'latest' for variant {self.variant}", self.history)
@@ -179,7 +179,7 @@ class BiC(Method):
         learner.state = state
 
     def _fit(self, learner: RunLearner, before: State) -> tuple[Tensor, Tensor]:
-        """(alpha, beta) that explain the labels of the rows for fitting best."""
+        """Fit (alpha, beta) to the labels of held-out rows, or of the whole memory."""
         kept = learner.exemplars
         rows = select_held_out(kept, self.hold_every) if self.variant == "softmax" else kept
         _need_rows(rows, learner.stage)
@@ -216,16 +216,16 @@ class BiC(Method):
         return correct_logits(output.logits, state)
 
     def _need_room(self, learner: RunLearner) -> None:
-        """A class with one exemplar has none to put aside."""
+        """Raise if classes have a single exemplar, so that none can be held out."""
         classes = len(learner.stream.order)
         most = self.memory.per_class or (self.memory.total and self.memory.total // classes)
         if self.variant == "softmax" and most is not None and most < 2:
             raise bad("memory", f"at least 2 exemplars for each of {classes} classes, one of them "
-                      "to be put aside", self.memory.describe())  # fmt: skip
+                      "to be held out", self.memory.describe())  # fmt: skip
 
 
 def select_held_out(kept: Exemplars, every: int) -> Exemplars:
-    """Every so-manieth exemplar of each class, from the second on."""
+    """Select one in `every` exemplars of each class, from the second on."""
     return kept.take(kept.ranks % every == 1)
 
 
@@ -233,7 +233,7 @@ def select_held_out(kept: Exemplars, every: int) -> Exemplars:
 def collect_logits(
     learner: RunLearner, rows: Exemplars, before: State
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """([n, L] labels, [n, C] logits, [n, C] corrected ones of the network before the task).
+    """Return labels [n, L], logits [n, C], and corrected logits [n, C] of the old network.
 
     On the CPU, in double precision.
     """
@@ -259,7 +259,7 @@ def _sigmoid_cost(
 
 
 def _need_new_classes(learner: RunLearner, *, strict: bool) -> None:
-    """Every task opens classes; where the fit puts rows aside by class, it shows no others."""
+    """Raise unless every task has new classes and, if `strict`, no others."""
     stages = torch.arange(len(learner.stream))[:, None]
     opens = learner.stream.opening == stages  # [T, C]
     if not bool(opens.any(-1).all()):
@@ -277,14 +277,14 @@ def _need_rows(rows: Exemplars, stage: int) -> None:
 # -- Newton's method for the two parameters of the correction --------------------------------------
 
 STEPS = 30
-RIDGE = 1e-3  # keeps the minimum finite where labels can be had without any mistake
-FLAT_CURVATURE = 1e-6  # curvature below this counts as this
+RIDGE = 1e-3  # keeps the minimum finite if the labels are separable
+FLAT_CURVATURE = 1e-6  # lower bound of the curvature
 
 
 def minimize_cost(cost: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """(alpha, beta) of the least ``cost(alpha, beta)``, found from (1, 0); alpha stays positive.
+    """Minimise ``cost(alpha, beta)`` with alpha > 0, starting at (1, 0).
 
-    Newton's method on log alpha and beta, with steps of length 1 at most, and a small pull towards
+    Newton's method on log alpha and beta, with steps of length at most 1 and a small ridge towards
     (1, 0).
 
     Examples

@@ -1,4 +1,4 @@
-"""Dark experience replay: exemplars with what the network once said about them."""
+"""Dark experience replay: exemplars with the logits of the network when they were stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engram.methods.method import Method, ReplaySpec, State, Terms
 
 
 def squared_logit_distance(logits: Tensor, then: Tensor, classes: Tensor) -> Tensor:
-    """[B] mean squared distance of logits to what they were, over `classes` [C].
+    """Compute the mean squared distance [B] of logits to earlier ones, over `classes` [C].
 
     Examples
     --------
@@ -80,9 +80,12 @@ class DERpp(Method):
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         task, (stored, labelled) = net.task(batch), batch.memory
         logits = net(stored.x, stored.w).logits
-        kept = mean(squared_logit_distance(logits, stored.values["logits"], batch.seen), stored.w)
-        labels = net.task(labelled)
-        return {"task": task, "logits": self.alpha * kept, "memory": self.beta * labels}
+        distance = squared_logit_distance(logits, stored.values["logits"], batch.seen)
+        return {
+            "task": task,
+            "logits": self.alpha * mean(distance, stored.w),
+            "memory": self.beta * net.task(labelled),
+        }
 
     def remember(self, net: Net, batch: Batch, state: State) -> dict[str, Tensor]:
         return {"logits": net(batch.x, batch.w).logits}

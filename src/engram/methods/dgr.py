@@ -1,4 +1,4 @@
-"""Deep generative replay: a generator draws old inputs, the old network labels them."""
+"""Deep generative replay: a generator samples old inputs, which the old network labels."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from engram.streams.stream_outline import StreamOutline
 ORDERS = ("interleaved", "generator_first")
 NEW_CLASSES = ("zero_pad", "slice")
 PASSES = ("joint", "apart")
-NARROW, WIDE = 64, 1600  # bounds of the width that follows from the size of a sample
+NARROW, WIDE = 64, 1600  # bounds of the default width of the generator
 ROWS_AT_ONCE = 1024
 Noise = dict[str, Tensor]  # by purpose
 
 
 def hard_label_loss(student: Tensor, teacher: Tensor, heads: Tensor, rivals: Tensor) -> Tensor:
-    """[B, K] cross-entropy with the teacher's best class of each head [K, C].
+    """Compute the cross-entropy [B, K] with the teacher's top class of each head [K, C].
 
     The student's softmax runs over the `rivals` [K, C] of the head.
 
@@ -174,19 +174,19 @@ class DGR(Method):
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         terms: Terms = {}
         noise = self._noise(net, batch, state)
-        dreams = self._replay_samples(net, batch, state, noise) if state else None
+        replayed_rows = self._replay_samples(net, batch, state, noise) if state else None
         if net.phase != "generator":
-            terms |= self._solver(net, batch, state, dreams)
+            terms |= self._solver(net, batch, state, replayed_rows)
         if net.phase != "solver":
-            terms |= self._generator(net, batch, dreams, noise)
-        if dreams is None:
+            terms |= self._generator(net, batch, replayed_rows, noise)
+        if replayed_rows is None:
             return terms
         share = 1 / (batch.now + 1).to(batch.w.dtype) if self.ratio is None else self.ratio
         replayed = ("replay", "generator_replay")
         return {k: (1 - share if k in replayed else share) * v for k, v in terms.items()}
 
     def _noise(self, net: Net, batch: Batch, state: State) -> Noise:
-        """Codes [rows, noise] of the step by purpose; equally many are drawn at once."""
+        """Draw the codes [rows, noise] of a step by purpose; equal numbers are drawn together."""
         own, replayed = len(batch.w), self.size or len(batch.w)
         rows = {} if net.phase == "solver" else {"own": own}
         if state:
@@ -197,7 +197,7 @@ class DGR(Method):
             )
         found: Noise = {}
         for count in sorted(set(rows.values())):
-            names = [name for name in rows if rows[name] == count]
+            names = [name for name in rows if rows[name] == count]  # part of the keys
             drawn = keys.normal(keys.fold_each(batch.key, *names), count, self.noise)
             found |= dict(zip(names, drawn.to(batch.w.dtype).unbind(0), strict=True))
         return found
@@ -205,20 +205,20 @@ class DGR(Method):
     def _replay_samples(
         self, net: Net, batch: Batch, state: State, noise: Noise
     ) -> tuple[Tensor, Tensor]:
-        """Samples of the last generator, and their weights: 0 where the batch is padding."""
+        """Sample from the old generator; also return weights, 0 where the batch is padding."""
         w = batch.w.new_ones(self.size) if self.size else (batch.w > 0).to(batch.w.dtype)
         return net.frozen(state["before"], "generator.decode")(noise["dreams"]), w
 
     def _solver(
-        self, net: Net, batch: Batch, state: State, dreams: tuple[Tensor, Tensor] | None
+        self, net: Net, batch: Batch, state: State, replayed_rows: tuple[Tensor, Tensor] | None
     ) -> Terms:
-        if dreams is None:
+        if replayed_rows is None:
             return {"task": net.task(batch)}
-        x, w = dreams
+        x, w = replayed_rows
         if self.passes == "apart":
             task, student = net.task(batch), net(x, w).logits
         else:
-            # where all rows count, statistics take fewer passes over memory, but other roundings
+            # without padding, batch statistics are faster on CUDA, but rounded differently
             plain = batch.w.is_cuda and net.unpadded(batch.w)
             weights = None if plain else self._concatenate(batch.w, w)
             both = net(self._concatenate(batch.x, x), weights).logits
@@ -229,16 +229,16 @@ class DGR(Method):
         rows = self._replay_rows(student, teacher, state["heads"], state["rivals"])
         return {"task": task, "replay": mean(rows.mean(-1), w)}
 
-    def _concatenate(self, own: Tensor, dreams: Tensor) -> Tensor:
-        """New and replayed rows as one batch, in places that do not depend on padding."""
+    def _concatenate(self, own: Tensor, replayed_rows: Tensor) -> Tensor:
+        """Join new and replayed rows to one batch, at positions that do not depend on padding."""
         if self.size:
-            return torch.cat([dreams, own])
-        return torch.stack([own, dreams], 1).flatten(0, 1)
+            return torch.cat([replayed_rows, own])
+        return torch.stack([own, replayed_rows], 1).flatten(0, 1)
 
     def _replay_rows(
         self, student: Tensor, teacher: Tensor, heads: Tensor, rivals: Tensor
     ) -> Tensor:
-        """[B, K] the loss of replayed rows at each old head."""
+        """Compute the loss [B, K] of replayed rows at each old head."""
         if not self.distill:
             return hard_label_loss(student, teacher, heads, rivals)
         shape = (len(student), *heads.shape)
@@ -249,32 +249,32 @@ class DGR(Method):
         )  # fmt: skip
 
     def _generator(
-        self, net: Net, batch: Batch, dreams: tuple[Tensor, Tensor] | None, noise: Noise
+        self, net: Net, batch: Batch, replayed_rows: tuple[Tensor, Tensor] | None, noise: Noise
     ) -> Terms:
         cost, x = net.at("generator.cost"), self._generator_targets(net, batch)
         real = (batch.w > 0).to(batch.w.dtype)  # weights of classes are the classifier's
-        if dreams is None:
+        if replayed_rows is None:
             return {"generator": mean(cost(x, noise["own"]), real)}
-        again, w = dreams
-        # rows of a generator do not see each other, so both kinds take one way through it
+        again, w = replayed_rows
+        # the generator works row by row, so both kinds share one pass
         both = cost(torch.cat([x, again]), torch.cat([noise["own"], noise["again"]]))
         own, replayed = both.split([len(x), len(again)])
         return {"generator": mean(own, real), "generator_replay": mean(replayed, w)}
 
     def _generator_targets(self, net: Net, batch: Batch) -> Tensor:
-        """What the generator learns of a batch."""
+        """Return the samples of a batch that the generator models."""
         return batch.x
 
-    def _rows_to_draw(self, learner: RunLearner, rows: Tensor) -> Tensor:
-        """The samples of rows, as the generator is to draw them."""
+    def _generator_samples(self, learner: RunLearner, rows: Tensor) -> Tensor:
+        """Return the samples of rows in the form that the generator models."""
         return learner.batch(rows).x
 
     def _need_unit_range(self, learner: RunLearner) -> None:
-        """Binary cross-entropy has no minimum for numbers outside of [0, 1]."""
-        if self.likelihood != "bernoulli":  # auto knows what it chose
+        """Raise if samples are outside of [0, 1], for which binary cross-entropy is unbounded."""
+        if self.likelihood != "bernoulli":  # auto has checked it
             return
         for rows in learner.task.train.split(ROWS_AT_ONCE):
-            x = self._rows_to_draw(learner, rows)
+            x = self._generator_samples(learner, rows)
             if bool((x < 0).any() | (x > 1).any()):
                 low, high = float(x.min()), float(x.max())
                 expected = f"gaussian, because {self.generates} are not all in [0, 1]"

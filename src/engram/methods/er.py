@@ -1,4 +1,4 @@
-"""Experience replay: exemplars of the past join the batches of the present."""
+"""Experience replay: batches of the current task with exemplars of earlier tasks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ REDUCTIONS = ("mean", "sum")
 
 
 def task_and_memory_losses(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The training objective on the new rows and on the memory rows, from one forward pass.
+    """Compute the training objective of new and of memory rows, from one forward pass.
 
-    Without memory rows the second is 0.
+    The second is 0 without memory rows.
     """
     net(batch.x, batch.w)  # normalisation layers see the whole batch; the calls below reuse it
     new = net.task(batch._replace(w=batch.w * (1 - batch.old)))
@@ -31,7 +31,7 @@ def task_and_memory_losses(net: Net, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def replay_terms(net: Net, batch: Batch, reduce: str) -> Terms:
-    """One mean over new and memory rows, or the sum of a mean over each."""
+    """Compute one mean over new and memory rows, or one mean over each."""
     if reduce == "mean":
         return {"task": net.task(batch)}
     new, memory = task_and_memory_losses(net, batch)
@@ -101,5 +101,5 @@ class ER(Method):
         return replay_terms(net, batch, self.reduce)
 
     def finish(self, learner: RunLearner, task: Task) -> None:
-        if self.renew == "task":  # else the engine keeps the reservoir
+        if self.renew == "task":  # otherwise the engine updates the reservoir
             learner.exemplars = self.memory.update(learner, task.train)

@@ -16,7 +16,7 @@ from engram.methods.method import Method, ReplaySpec, State, Terms
 
 
 def classes_in_batch(batch: Batch) -> Tensor:
-    """[C] classes among the labels of a batch's new rows.
+    """Return the mask [C] of the classes among the labels of a batch's new rows.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Experience replay whose memory keeps everything, with the labels of the time."""
+"""Experience replay with unlimited memory; rows keep the labels that were visible in their task."""
 
 from __future__ import annotations
 

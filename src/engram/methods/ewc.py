@@ -70,10 +70,10 @@ class EWC(Anchored):
         return self.strength / 2 if self.half else self.strength
 
     def start(self, learner: RunLearner, task: Task) -> None:
-        check_learner(learner, self.labels)  # before the training, not after it
+        check_learner(learner, self.labels)  # raise before the training instead of after it
 
     def importance_of(self, learner: RunLearner) -> Tensor:
-        """[P] the Fisher information after the current task."""
+        """Compute the Fisher information [P] after the current task."""
         return fisher_information(
             learner, labels=self.labels, group=self.group, term=self.term,
             batch_statistics=self.batch_statistics,

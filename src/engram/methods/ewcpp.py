@@ -18,7 +18,7 @@ STARTS = ("first", "zero")
 
 
 def moving_average(old: Tensor, new: Tensor, alpha: float | Tensor, on: str = "batch") -> Tensor:
-    """The moving average, alpha being the weight of the new value, or of the old with "running".
+    """Update a moving average; alpha is the weight of the new value, or of the old with "running".
 
     Examples
     --------
@@ -105,7 +105,7 @@ class EWCpp(Anchored):
 
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
         squared, steps = grad.square(), state["steps"]
-        # only in the first task nothing is anchored yet
+        # the first task has no anchor
         first = steps == 0 if self.init == "first" and "anchor" not in state else None
         if self.update == "step":
             running = self._update_average(state["running"], squared, first)

@@ -1,4 +1,4 @@
-"""Fisher information of a learner: the diagonal, in all the variants that papers and codes use."""
+"""Diagonal Fisher information of a learner, in the variants used by papers and their code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fisher_information(
     batch_statistics: bool = False,
     rows: Tensor | None = None,
 ) -> Tensor:
-    """[P] mean of squared gradients of log p(y | x) over the open classes, in eval mode.
+    """Average squared gradients [P] of log p(y | x) over the open classes, in eval mode.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ def fisher_information(
         drawn from the model, ``all`` the expectation over the model's classes.
     group
         1 squares the gradient of each sample. A number n squares the mean gradient of shuffled
-        mini-batches of n, ``"full"`` that of all rows: much smaller numbers, which some codes call
-        Fisher, too.
+        mini-batches of n, ``"full"`` that of all rows: much smaller numbers, which some codes also
+        call Fisher information.
     term
         ``objective`` takes the training objective in place of the likelihood.
     batch_statistics
@@ -71,7 +71,7 @@ def fisher_information(
 
 
 def check_options(labels: str, group: int | str, term: str, batch_statistics: bool = False) -> None:
-    """Refuse variants that do not exist or do not go together."""
+    """Raise for variants that do not exist or cannot be combined."""
     check_choice("labels", labels, LABELS)
     check_choice("term", term, TERMS)
     check_group(group, batch_statistics)
@@ -82,7 +82,7 @@ def check_options(labels: str, group: int | str, term: str, batch_statistics: bo
 
 
 def check_group(group: int | str, batch_statistics: bool = False) -> None:
-    """Refuse what is no number of rows per gradient, and batches of one row with statistics."""
+    """Raise for invalid group sizes, and for batch statistics of single rows."""
     if batch_statistics and group == 1:
         raise bad("group", 'more than 1, or "full", with batch_statistics', group)
     if isinstance(group, str):
@@ -93,7 +93,7 @@ def check_group(group: int | str, batch_statistics: bool = False) -> None:
 
 
 def shuffle_for_groups(learner: RunLearner, rows: Tensor, group: int | str) -> Tensor:
-    """The rows, shuffled where mini-batches are made of them: rows may lie sorted by class."""
+    """Shuffle rows if they are grouped into mini-batches, since they may be sorted by class."""
     if group in (1, "full"):
         return rows
     key = keys.fold(learner.seed, "importance", learner.stage)
@@ -101,44 +101,44 @@ def shuffle_for_groups(learner: RunLearner, rows: Tensor, group: int | str) -> T
 
 
 def check_learner(learner: RunLearner, labels: str) -> None:
-    """Refuse variants that the learner's training objective does not allow."""
+    """Raise for variants that the learner's training objective does not allow."""
     if learner.networks.objective is binary and labels != "true":
         raise bad("labels", "'true', because the training loss is 'bce'", labels)
 
 
 def visible_label_nll(net: Net, batch: Batch) -> Tensor:
-    """-log p of the visible label, softmax over the open classes."""
+    """Compute -log p of the visible label, with a softmax over the open classes."""
     return masked_ce(net(batch.x, batch.w).logits, batch.target, batch.open, batch.w)
 
 
 def predicted_class_nll(net: Net, batch: Batch) -> Tensor:
-    """-log p of the class the network answers."""
+    """Compute -log p of the predicted class."""
     logits = net(batch.x, batch.w).logits
-    answer = logits.detach().masked_fill(~batch.open, CLOSED_LOGIT).argmax(-1)
-    return mean(ce_rows(logits, answer, batch.open), batch.w)
+    predicted = logits.detach().masked_fill(~batch.open, CLOSED_LOGIT).argmax(-1)
+    return mean(ce_rows(logits, predicted, batch.open), batch.w)
 
 
 def bernoulli_nll(net: Net, batch: Batch) -> Tensor:
-    """-log p of all visible labels, one Bernoulli variable per open class."""
+    """Compute -log p of all visible labels, with one Bernoulli variable per open class."""
     logits = net(batch.x, batch.w).logits
     targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
     return mean(bce_rows(logits, targets, batch.open, "sum"), batch.w)
 
 
 def training_objective(net: Net, batch: Batch) -> Tensor:
-    """The training objective."""
+    """Compute the training objective."""
     return net.task(batch)
 
 
 def _choose_objective(learner: RunLearner, group: int | str) -> Term:
-    # of one row, class-balanced and plain cross-entropy are the same; the plain one is a mean over
-    # rows, which average_gradient needs for a pass over all samples at once
+    # for a single row class-balanced and plain cross-entropy are equal; the plain one is a mean
+    # over rows, which allows average_gradient one pass over all samples
     balanced = learner.networks.objective is class_balanced
     return visible_label_nll if balanced and group == 1 else training_objective
 
 
 def _class_term(column: int) -> Term:
-    """Its squared gradient is p_c (d log p_c)^2: one class's share of the expectation."""
+    """Make a term with squared gradient p_c (d log p_c)^2: class c's part of the expectation."""
 
     def term(net: Net, batch: Batch) -> Tensor:
         logits = net(batch.x, batch.w).logits.masked_fill(~batch.open, CLOSED_LOGIT)
@@ -149,7 +149,7 @@ def _class_term(column: int) -> Term:
 
 
 def _sample_classes(learner: RunLearner, rows: Tensor) -> Tensor:
-    """[n] classes drawn from the model's probabilities over the open classes."""
+    """Draw classes [n] from the model's probabilities over the open classes."""
     logits = learner.outputs(rows).logits.double()  # [n, C]
     table = competing_classes(learner.scope, learner.opened, learner.stream.visible, learner.stage)
     chance = logits.masked_fill(~table[learner.stage], CLOSED_LOGIT).softmax(-1).cumsum(-1)

@@ -1,4 +1,4 @@
-"""What methods with a frozen root share: where the root gets its weights."""
+"""`FrozenRoot`, base class of methods with a frozen root: where the root gets its weights."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FrozenRoot(Method):
     root_sha256: str = ""
 
     def check_root(self) -> None:
-        """Refuse settings of the root that cannot be meant."""
+        """Raise for invalid settings of the root."""
         check_choice("root", self.root, ROOTS)
         check_float("root_share", self.root_share, 0.0, 0.9, open_low=True)
         check_int("root_iterations", self.root_iterations, 1)
@@ -62,7 +62,7 @@ class FrozenRoot(Method):
             raise bad("root_sha256", "the 64 hexadecimal digits of the file", self.root_sha256)
 
     def learns_root(self, stage: int) -> bool:
-        """Whether the root learns in a task."""
+        """Whether the root is trained in a task."""
         return stage == 0 and self.root == "first_task"
 
     def prologue(self) -> Prologue | RootFile | None:

@@ -1,5 +1,5 @@
-"""Gradient episodic memory: no step against the gradients of past tasks, and the small quadratic
-program that finds such a step.
+"""Gradient episodic memory: gradients are projected so that they do not oppose those of past
+tasks, by solving a small quadratic program.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from engram.methods.method import ARGMAX_OR_THRESHOLD, Gradient, Method, ReplayS
 from engram.methods.quadratic_penalty import check_floats
 from engram.streams.stream import Task
 
-NARROW, WIDE = 1 << 14, 1 << 20  # columns of a block: fit a cache, or fill a GPU
-BLOCKS = 32  # at most so many, because each is a handful of calls
+NARROW, WIDE = 1 << 14, 1 << 20  # columns of a block: to fit a CPU cache, to fill a GPU
+BLOCKS = 32  # maximum number of blocks, to limit the number of calls
 
 
 def inner_products(past: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """M M' [t, t] and M g [t] of past gradients M [t, P] and the present one, in double precision.
+    """Compute M M' [t, t] and M g [t] for past gradients M [t, P] in double precision.
 
-    Block by block: the gradients in double precision, twice their size, are never there at once.
+    Works block by block, so that not all gradients are held in double precision at once.
 
     Examples
     --------
@@ -50,10 +50,10 @@ def inner_products(past: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 def project(
     gradient: Tensor, past: Tensor, *, margin: float | Tensor = 0.0, eps: float | Tensor = 1e-3
 ) -> Tensor:
-    """The gradient [P] bent so that it agrees with those of past tasks [t, P].
+    """Project the gradient [P] so that it does not oppose those of past tasks [t, P].
 
-    g + M' v with v the minimiser of v' (M M' + eps I) v / 2 + (M g)' v over v >= margin; g itself
-    where it goes against none of them.
+    Returns g + M' v with v the minimiser of v' (M M' + eps I) v / 2 + (M g)' v over v >= margin, or
+    g if it opposes none of them.
 
     Examples
     --------
@@ -61,15 +61,15 @@ def project(
     >>> project(g, past, eps=0.0).tolist()
     [0.0, 3.0]
     """
-    # the dual is tiny; in double precision it costs nothing and nearly parallel memories are safe
+    # the dual is tiny: double precision is cheap, and handles nearly parallel gradients
     products, along = inner_products(past, gradient)
     count = past.shape[0]
     curvature = products + eps * torch.eye(count, dtype=products.dtype, device=past.device)
     # v = margin + u, u >= 0
     v = margin + solve_nonnegative(curvature, along + margin * curvature.sum(-1))
-    with torch.autocast(past.device.type, enabled=False):  # the network's precision is not ours
-        bent = gradient + past.mT @ v.to(past.dtype)
-    return torch.where((along < 0).any(), bent, gradient)
+    with torch.autocast(past.device.type, enabled=False):  # keep full precision
+        projected = gradient + past.mT @ v.to(past.dtype)
+    return torch.where((along < 0).any(), projected, gradient)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,13 +141,13 @@ class GEM(Method):
         return {"task": net.networks.objective(logits, batch._replace(w=w))}
 
     def counts(self, batch: Batch) -> Tensor:
-        """[B] 1 for the rows of a memory batch whose loss counts."""
+        """Return [B] 1 for the rows of a memory batch that enter the loss."""
         real = batch.w > 0
         number = real.sum()
-        place = torch.arange(len(real), device=real.device)  # padding is behind
+        place = torch.arange(len(real), device=real.device)  # padding comes last
         if self.redraw:
             place = keys.permutation(keys.fold(batch.key, "counted"), len(real), number).argsort()
-        # rounded up, but 0.2 of 235 is 47 whatever the rounding of 0.2
+        # rounded up, with a tolerance so that 0.2 of 235 is 47
         chosen = place < torch.ceil(number * self.counted * (1 - 1e-6))
         return chosen.to(batch.w.dtype)
 
@@ -167,23 +167,23 @@ class GEM(Method):
 # number of iterations is fixed and nothing waits for the device. A shortcut that depends on values
 # is tried only where values may be read.
 
-MOST_ENUMERATED = 6  # up to so many unknowns all active sets are tried
-TOLERANCE = 1e-15  # products of unknown and slack, relative
-RIDGE = 1e-13  # for unknowns that depend on each other
+MOST_ENUMERATED = 6  # up to this many unknowns all active sets are tried
+TOLERANCE = 1e-15  # relative, of products of unknown and slack
+RIDGE = 1e-13  # for linearly dependent unknowns
 MOST_EXCHANGES = 5
 MOST_INTERIOR_STEPS = 12
-STEP_SHARE = 0.995  # share of the way to the boundary that a step may go
+STEP_SHARE = 0.995  # maximum fraction of the distance to the boundary per step
 
 
 def solve_nonnegative(a: Tensor, q: Tensor) -> Tensor:
-    """The minimiser [t] of u' A u / 2 + q' u over u >= 0, A [t, t] symmetric and not indefinite.
+    """Minimise u' A u / 2 + q' u over u >= 0 [t], with A [t, t] positive semidefinite.
 
     Examples
     --------
     >>> solve_nonnegative(torch.eye(2), torch.tensor([-2.0, 3.0])).tolist()
     [2.0, 0.0]
     """
-    # unit diagonal and unit q: tolerances then mean the same for all problems
+    # scale to unit diagonal and unit q, so that tolerances are relative
     root = a.diagonal().clamp(min=0).sqrt()
     root = torch.where(root > 0, root, 1.0)
     scaled, slope = a / root[:, None] / root, q / root
@@ -199,12 +199,12 @@ def solve_nonnegative(a: Tensor, q: Tensor) -> Tensor:
 
 
 def quadratic_objective(a: Tensor, q: Tensor, u: Tensor) -> Tensor:
-    """[...] the objective of candidates u [..., t]."""
+    """Compute the objective [...] of candidates u [..., t]."""
     return ((u @ a) * u).sum(-1) / 2 + u @ q
 
 
 def _solve_every_set(a: Tensor, q: Tensor) -> Tensor:
-    """Solve for every choice of positive unknowns; the best that is feasible is the answer."""
+    """Solve for every set of positive unknowns, and return the best feasible solution."""
     count = q.shape[0]
     number = torch.arange(2**count, device=q.device)[:, None]
     free = (number >> torch.arange(count, device=q.device)) % 2 == 1  # [2^t, t]
@@ -212,7 +212,7 @@ def _solve_every_set(a: Tensor, q: Tensor) -> Tensor:
 
 
 def _best_candidate(a: Tensor, q: Tensor, candidates: Tensor) -> Tensor:
-    """The candidate [n, t] with the lowest objective; any is feasible once cut at 0."""
+    """Return the candidate of [n, t] with the lowest objective after clamping at 0."""
     sound = candidates.isfinite().all(-1)
     feasible = torch.where(sound[:, None], candidates, 0.0).clamp(min=0)
     best = quadratic_objective(a, q, feasible).argmin(-1, keepdim=True)
@@ -220,19 +220,19 @@ def _best_candidate(a: Tensor, q: Tensor, candidates: Tensor) -> Tensor:
 
 
 def _restrict_system(a: Tensor, q: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
-    """Systems [..., t, t], [..., t] for the `free` [..., t] unknowns, the others being 0."""
+    """Return the linear systems of the `free` [..., t] unknowns, with the others set to 0."""
     both = free.unsqueeze(-1) & free.unsqueeze(-2)
     eye = torch.eye(q.shape[0], dtype=a.dtype, device=a.device)
     return torch.where(both, a, eye), torch.where(free, -q, 0.0)
 
 
 def eliminate(matrix: Tensor, right: Tensor) -> Tensor:
-    """Solve positive definite systems [..., t, t] by elimination: they need no pivots."""
+    """Solve positive definite systems [..., t, t] by Gaussian elimination without pivoting."""
     return _eliminate_columns(matrix, right.unsqueeze(-1))[..., 0]
 
 
 def _eliminate_columns(matrix: Tensor, right: Tensor) -> Tensor:
-    """The same for several right sides [..., t, n]."""
+    """Do the same for several right-hand sides [..., t, n]."""
     count = matrix.shape[-1]
     table = torch.cat([matrix, right], -1)  # [..., t, t + n]
     eye = torch.eye(count, dtype=matrix.dtype, device=matrix.device)
@@ -244,7 +244,7 @@ def _eliminate_columns(matrix: Tensor, right: Tensor) -> Tensor:
 
 
 def _must_eliminate(matrix: Tensor) -> bool:
-    """On CUDA torch's own routines cannot be captured for several runs at once."""
+    """Whether to use `eliminate`: on CUDA, torch's solvers cannot be captured when mapped."""
     return matrix.is_cuda
 
 
@@ -265,15 +265,15 @@ def _solve(matrix: Tensor, right: Tensor) -> Tensor:
 
 
 def _may_read_values(q: Tensor) -> bool:
-    """Whether values may decide: one problem on the CPU, neither mapped nor captured."""
+    """Whether values may be read: a single problem on the CPU, neither mapped nor captured."""
     wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(q)
     return q.device.type == "cpu" and not wrapped
 
 
 def _exchange_signs(a: Tensor, q: Tensor) -> Tensor | None:
-    """Exchange all unknowns of the wrong sign until none is left; None where that goes in circles.
+    """Exchange all unknowns of the wrong sign until none is left; None if that does not converge.
 
-    A few small solves in place of the fixed rounds below, and the same answer.
+    Usually takes a few small solves instead of the fixed number of iterations below.
     """
     free = q < 0
     for _ in range(MOST_INTERIOR_STEPS):
@@ -290,7 +290,7 @@ def _exchange_signs(a: Tensor, q: Tensor) -> Tensor | None:
 
 
 def _solve_by_interior_points(a: Tensor, q: Tensor) -> Tensor:
-    """Most of the way along the central path, then guesses of which unknowns are positive."""
+    """Follow the central path, then guess which unknowns are positive and solve for them."""
     count = q.shape[0]
     x = torch.ones(2, count, dtype=q.dtype, device=q.device)  # unknowns u and slacks A u + q
     for _ in range(8 + count // 8):
@@ -305,7 +305,7 @@ def _solve_by_interior_points(a: Tensor, q: Tensor) -> Tensor:
 
 
 def _predict_and_correct(a: Tensor, q: Tensor, x: Tensor) -> Tensor:
-    """One predictor and corrector: the products of unknown and slack fall, both stay positive."""
+    """Take a predictor-corrector step: products of unknown and slack decrease and stay positive."""
     u, w = x
     ratio = w / u
     inverse = _invert(a + torch.diag(ratio))
@@ -318,10 +318,10 @@ def _predict_and_correct(a: Tensor, q: Tensor, x: Tensor) -> Tensor:
     centre = (aim - change[0] * change[1]) / u
     du = inverse @ (centre - off)
     change = torch.stack([du, centre - w - ratio * du])
-    # once the products are rounding, a further round could only break what is there
+    # stop once the products are rounding errors
     return torch.where(products[0] > TOLERANCE, x + _longest_step(x, change) * change, x)
 
 
 def _longest_step(x: Tensor, change: Tensor) -> Tensor:
-    """Longest step, at most 1, that keeps x positive."""
+    """Return the longest step, at most 1, that keeps x positive."""
     return STEP_SHARE / (-change / x).amax().clamp(min=STEP_SHARE)

@@ -1,4 +1,4 @@
-"""iCaRL: binary outputs, the old network's answers as targets, and the nearest class mean."""
+"""iCaRL: binary outputs, the old network's outputs as targets, nearest-class-mean prediction."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ from engram.streams.stream import Task
 
 VARIANTS = ("nme", "hb1", "cnn", "norm")
 REDUCTIONS = ("mean", "sum")
-NO_MEAN_DISTANCE = (
-    4.0  # distance of a class without a mean; unit vectors are never further apart than 2
-)
+NO_MEAN_DISTANCE = 4.0  # of a class without a mean; the distance of unit vectors is at most 2
 
 
 def soft_targets(y: Tensor, old_logits: Tensor, known: Tensor) -> Tensor:
-    """[B, C] whether a class is among the labels, the old network's sigmoid for `known` ones.
+    """Return targets [B, C]: labels as 0 or 1, but the old network's sigmoid for `known` classes.
 
-    `known` [C] or [B, C] says which classes the old network answers for.
+    `known` is a mask [C] or [B, C].
 
     Examples
     --------
@@ -42,16 +40,16 @@ def soft_targets(y: Tensor, old_logits: Tensor, known: Tensor) -> Tensor:
 
 
 def distillation_targets(batch: Batch, old_logits: Tensor, shown: Tensor) -> Tensor:
-    """[B, C] labels, and the old network's sigmoid for known classes.
+    """Return targets [B, C]: labels, and the old network's sigmoid for known classes.
 
-    Rows of the task have their labels for all classes that it has `shown` [C], known ones too.
+    For rows of the task, labels are used for all classes that it shows [C], known ones included.
     """
-    told = shown & (batch.old == 0)[:, None]  # [B, C] what the task's labels say
-    return soft_targets(batch.y, old_logits, batch.known & ~told)
+    labelled = shown & (batch.old == 0)[:, None]  # [B, C] entries decided by the task's labels
+    return soft_targets(batch.y, old_logits, batch.known & ~labelled)
 
 
 def class_means(features: Tensor, columns: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """([C, d] normalised means of normalised features [n, d], [C] which classes have one)."""
+    """Return normalised means [C, d] of normalised features [n, d], and which classes have one."""
     unit = F.normalize(features, dim=-1)
     total = torch.zeros(classes, unit.shape[-1], dtype=unit.dtype).index_add(0, columns, unit)
     count = torch.bincount(columns, minlength=classes)
@@ -59,7 +57,7 @@ def class_means(features: Tensor, columns: Tensor, classes: int) -> tuple[Tensor
 
 
 def mean_distances(features: Tensor, means: Tensor) -> Tensor:
-    """[B, C] distances of normalised features [B, d] to unit vectors [C, d]."""
+    """Compute distances [B, C] of normalised features [B, d] to unit vectors [C, d]."""
     cosines = F.normalize(features, dim=-1) @ means.T
     return (2 - 2 * cosines).clamp(min=0).sqrt()
 
@@ -175,16 +173,16 @@ class ICaRL(Method):
     def scores(self, output: Output, state: State) -> Tensor:
         if "means" not in state:
             return output.logits
-        far = torch.where(
+        distance = torch.where(
             state["valid"], mean_distances(output.features, state["means"]), NO_MEAN_DISTANCE
         )
-        # the nearest mean at 0, so that near ties survive being stored in half precision
-        return far.amin(-1, keepdim=True) - far
+        # the nearest mean scores 0, so that near ties are not lost in half precision
+        return distance.amin(-1, keepdim=True) - distance
 
 
 @torch.no_grad()
 def mirrored_features(learner: RunLearner) -> Tensor:
-    """[n, d] features of the exemplars' mirror images, on the CPU."""
+    """Compute features [n, d] of the exemplars' mirror images, on the CPU."""
     kept, net = learner.exemplars, learner.net()
     pairs = zip(kept.rows.split(EVAL_ROWS), kept.stages.split(EVAL_ROWS), strict=True)
     parts = [net(learner.batch(rows, stages).x.flip(-1)).features for rows, stages in pairs]

@@ -1,4 +1,4 @@
-"""Several methods at once, by composition."""
+"""`Join`: several methods combined into one."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ class Join(Method):
             if len(owners) > 1:
                 expected = f"parts: expected at most one part with {words}"
                 raise BadArgument(f"{expected}, got {' and '.join(owners)}")
-        _common_head(self.parts)  # complains where there is none
+        _common_head(self.parts)  # raises if there is none
 
-    # -- what the parts declare ------------------------------------------------------------------
+    # -- declarations ----------------------------------------------------------------------------
     @property
     def reads(self) -> str:  # type: ignore[override]
         return "past" if any(part.reads == "past" for part in self.parts) else "own"
@@ -94,7 +94,7 @@ class Join(Method):
     @property
     def decides(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(
-            way for way in ARGMAX_OR_THRESHOLD if all(way in part.decides for part in self.parts)
+            how for how in ARGMAX_OR_THRESHOLD if all(how in part.decides for part in self.parts)
         )
 
     @property
@@ -107,7 +107,7 @@ class Join(Method):
         return math.gcd(*map(check_every_n_steps, self.parts))
 
     def implements(self, verb: str) -> bool:
-        """Whether some part has its own form of a verb."""
+        """Whether some part overrides a verb."""
         return any(part.implements(verb) for part in self.parts)
 
     def replay(self, stage: int) -> ReplaySpec:
@@ -139,7 +139,7 @@ class Join(Method):
         return next((i for i, part in enumerate(self.parts) if _part_provides(part, verb)), None)
 
     def _run_on_host(self, verb: str, learner: RunLearner, *more: Any) -> None:
-        """Every part's start, between or finish, with its own state in the learner's place."""
+        """Call start, between or finish of every part with its own state as the learner's."""
         states = {str(i): part_state(learner.state, i) for i in range(len(self.parts))}
         for i, part in enumerate(self.parts):
             learner.state = states[str(i)]
@@ -201,13 +201,13 @@ class Join(Method):
 
 
 def part_state(state: State, part: int) -> State:
-    """The state of one part; an empty one leaves no trace in a checkpoint."""
-    found: State = state.get(str(part), {})
-    return found
+    """Return the state of one part; an empty state is not stored in checkpoints."""
+    own: State = state.get(str(part), {})
+    return own
 
 
 def _common_head(parts: Sequence[Method]) -> str | Mapping[str, Any]:
-    """The head that every part can work with; a part that says "linear" takes any.
+    """Return the head required by the parts; a part with "linear" accepts any.
 
     Examples
     --------
@@ -231,6 +231,6 @@ def _common_head(parts: Sequence[Method]) -> str | Mapping[str, Any]:
 
 
 def _part_provides(part: Method, verb: str) -> bool:
-    if verb == "replay":  # a penalty method may have a memory, and usually has none
+    if verb == "replay":  # penalty methods implement it, but may have no memory
         return part.memory_budget is not None or part.replay(1) != ReplaySpec()
     return part.implements(verb)

@@ -1,4 +1,4 @@
-"""Joint training: the upper bound that may look at everything seen so far."""
+"""Joint training on all tasks so far: the upper bound of comparisons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Joint(Method):
     """Train at task k on all training rows of tasks 1..k.
 
     The upper bound of every comparison (UB, JOINT in the papers). It reads rows that no memory
-    holds, and the ledger of a run says so. Labels are those visible in each row's own task.
+    holds, which the ledger of a run records. Labels are those visible in each row's own task.
 
     Parameters
     ----------
@@ -66,4 +66,4 @@ class Joint(Method):
         initial = learner.state["initial"]
         learner.vector = initial["vector"].clone()
         learner.buffers = {k: torch.clone(v) for k, v in initial["buffers"].items()}
-        learner.opt = {}  # the engine makes a fresh one
+        learner.opt = {}  # the engine creates a new one

@@ -70,7 +70,7 @@ class LGR(FrozenRoot, DGR):
     def phases(self, stage: int) -> tuple[Phase, ...]:
         if not self.learns_root(stage):
             return super().phases(stage)
-        # the latents are there when the root stands still
+        # latents exist once the root is frozen
         return (
             Phase(name="root", trainable=("net",)),
             Phase(name="latents", trainable=("generator",)),
@@ -84,9 +84,9 @@ class LGR(FrozenRoot, DGR):
         return super().loss(net, batch, state)
 
     def _generator_targets(self, net: Net, batch: Batch) -> Tensor:
-        found: Tensor = net.detached("net.root")(batch.x) if net.phase == "latents" else batch.x
-        return found
+        latents: Tensor = net.detached("net.root")(batch.x) if net.phase == "latents" else batch.x
+        return latents
 
-    def _rows_to_draw(self, learner: RunLearner, rows: Tensor) -> Tensor:
-        found: Tensor = learner.net().at("net.root")(learner.batch(rows).x)
-        return found
+    def _generator_samples(self, learner: RunLearner, rows: Tensor) -> Tensor:
+        latents: Tensor = learner.net().at("net.root")(learner.batch(rows).x)
+        return latents

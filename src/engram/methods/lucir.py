@@ -27,7 +27,7 @@ HEAD_WEIGHT = "net.head.weight"
 
 
 def mean_direction(features: Tensor, length: Tensor | float) -> Tensor:
-    """[d] the mean direction of features [n, d], with the given length.
+    """Compute the mean direction [d] of features [n, d], scaled to the given length.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def mean_direction(features: Tensor, length: Tensor | float) -> Tensor:
 
 
 def cosine_distance(features: Tensor, old: Tensor) -> Tensor:
-    """[B] one minus the cosine of features [B, d] and old ones; 0 where both are nothing at all.
+    """Compute 1 - cosine [B] of features [B, d] and old features; 0 if both are zero.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def cosine_distance(features: Tensor, old: Tensor) -> Tensor:
 
 
 def feature_weight_growth(old: Tensor, new: Tensor, direction: str) -> Tensor:
-    """How the weight of the features' term changes with the numbers of classes.
+    """Return the factor of the feature term that depends on the numbers of classes.
 
     Examples
     --------
@@ -68,10 +68,10 @@ def margin_violations(
     cosines: Tensor, y: Tensor, known: Tensor, new: Tensor, *, margin: Tensor | float, hardest: int,
     reduce: str = "mean",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """([B] how far known labels fall short of the margin above the hardest new classes, [B] count).
+    """Compute by how much known labels miss the margin above the hardest new classes [B].
 
-    Every known label of a row [B, L] is compared with each of the `hardest` new classes; ``mean``
-    and ``sum`` are over these, and the mean over labels. The count is 0 for rows without any.
+    Every known label of a row [B, L] is compared with each of the `hardest` new classes; `reduce`
+    is over these, followed by a mean over labels. Also returns [B] 1 for rows with a known label.
 
     Examples
     --------
@@ -90,14 +90,14 @@ def margin_violations(
     )  # [B, K]
     there = (rivals > CLOSED_COSINE).to(cosines.dtype)
     places = y.clamp(min=0)
-    told = ((y >= 0) & known[places]).to(cosines.dtype)  # [B, L]
+    known_labels = ((y >= 0) & known[places]).to(cosines.dtype)  # [B, L]
     own = cosines.gather(-1, places)
     short = (margin - own.unsqueeze(-1) + rivals.unsqueeze(-2)).clamp(min=0) * there.unsqueeze(-2)
     total = short.sum(-1)  # [B, L]
     if reduce == "mean":
         total = total / there.sum(-1, keepdim=True).clamp(min=1)
-    labels = told.sum(-1)
-    return (total * told).sum(-1) / labels.clamp(min=1), (labels > 0).to(cosines.dtype)
+    labels = known_labels.sum(-1)
+    return (total * known_labels).sum(-1) / labels.clamp(min=1), (labels > 0).to(cosines.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +226,10 @@ class LUCIR(Method):
 
 
 def imprint_new_classes(learner: RunLearner, task: Task) -> None:
-    """Write the mean directions of the new classes into the head, as long as old rows are."""
+    """Set the head's rows of new classes to the mean directions of their features.
+
+    Their length is the mean length of the old rows.
+    """
     rows, y = learner.params[HEAD_WEIGHT], learner.labels(task.train)
     length = rows[learner.known.to(rows.device)].norm(dim=-1).mean()
     for column in learner.new.nonzero()[:, 0].tolist():

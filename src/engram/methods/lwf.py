@@ -1,4 +1,4 @@
-"""Learning without forgetting: the old network teaches on the new task's inputs."""
+"""Learning without forgetting: distillation of the old network on inputs of the new task."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CHOICES = {
 def distill_blocks(
     student: Tensor, teacher: Tensor, blocks: Tensor, w: Tensor, **options: Any
 ) -> Tensor:
-    """[K] distillation within each block of classes [K, C], averaged over rows.
+    """Compute the distillation loss [K] within each block of classes [K, C], averaged over rows.
 
-    Options are those of `engram.losses.distill_rows`; ``form="sigmoid"`` is the mean over classes
-    of a binary cross-entropy each, which needs no softmax. A block without classes costs nothing.
+    Options are those of `engram.losses.distill_rows`; ``form="sigmoid"`` is binary cross-entropy,
+    averaged over classes, instead of a softmax. The loss of a block without classes is 0.
 
     Examples
     --------
@@ -161,7 +161,7 @@ class LwF(Method):
 
 
 def _need_new_classes(learner: RunLearner) -> None:
-    """A row whose class is old would have no class to compete for it."""
+    """Raise if a task shows old classes: no class would compete for their rows."""
     stream = learner.stream
     stages = torch.arange(len(stream))[:, None]
     if bool((stream.visible & (stream.opening != stages)).any()):

@@ -1,4 +1,4 @@
-"""Memory aware synapses: importance without labels."""
+"""Memory aware synapses: importances from the sensitivity of the outputs, without labels."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ IMPORTANCES = ("per_sample_abs", "batch_abs", "batch_sq")
 
 
 def squared_norm(net: Net, batch: Batch) -> Tensor:
-    """Mean over rows of the squared length of the open logits."""
+    """Compute the squared norm of the open logits, averaged over rows."""
     return mean((net(batch.x, batch.w).logits.square() * batch.open).sum(-1), batch.w)
 
 
 def squared_mean(net: Net, batch: Batch) -> Tensor:
-    """Mean over rows and open outputs of the squared logit."""
+    """Compute the squared logit, averaged over rows and open outputs."""
     logits = net(batch.x, batch.w).logits
     rows = (logits.square() * batch.open).sum(-1) / batch.open.sum(-1).clamp(min=1)
     return mean(rows, batch.w)
 
 
 def restrict_to_last_task(term: Term) -> Term:
-    """The term with only the classes of the task before open, given as labels by
+    """Restrict a term to the classes of the previous task, given as labels by
     `last_task_classes`.
     """
 
@@ -46,9 +46,9 @@ def restrict_to_last_task(term: Term) -> Term:
 
 
 def last_task_classes(learner: RunLearner) -> Tensor:
-    """[n, C] the classes that the task before showed, each at its own place, else -1.
+    """Return the classes of the previous task [n, C], each in its own column, -1 elsewhere.
 
-    They need not have been new there: a further domain shows the classes of those before it.
+    They need not have been new in it: tasks of a domain-incremental stream share classes.
     """
     last = learner.stream.visible[learner.stage - 1]
     columns = torch.where(last, torch.arange(len(last)), -1)

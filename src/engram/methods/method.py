@@ -1,8 +1,8 @@
-"""The contract of methods: what one declares and does, and the checks of what its verbs take and
-return.
+"""`Method`, the contract of a method, with what it declares (`ReplaySpec`, `Phase`, `Prologue`) and
+the checks of its verbs.
 
 A method is a frozen dataclass of hyper-parameters, written for *one* learner. The engine maps it
-over many runs, so everything marked pure below is a function of tensors only: no ``.item()``, no
+over many runs, so every verb marked as pure is a function of tensors only: no ``.item()``, no
 ``if tensor``, no boolean indexing; use ``torch.where`` and weights.
 """
 
@@ -44,7 +44,7 @@ __all__ = [
     "check_every_n_steps",
 ]
 REPLAYS = ("none", "union", "pair", "separate", "tasks", "past", "complete")
-# how predictions follow from scores, for rows of one label and for rows with a set of them
+# how predictions follow from scores, for rows with one label and for rows with a set of labels
 DECISIONS = {"single": "argmax", "set": "threshold"}
 ARGMAX_OR_THRESHOLD = ("argmax", "threshold")
 State = dict[str, Any]
@@ -53,16 +53,16 @@ Terms = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Gradient:
-    """What `Method.gradient` asks for gradients [P] of its `Method.loss`.
+    """Gradients [P] of `Method.loss`, as passed to `Method.gradient`.
 
-    ``grad(batch)`` is that of all terms, ``grad(batch, "task")`` of some, and ``grad(batch, at=v)``
-    that at other weights: after a step not taken, or at the worst place nearby. What is found on
-    the way reaches the loss as ``batch._replace(values=...)``.
+    ``grad(batch)`` is the gradient of all terms, ``grad(batch, "task")`` of some, and
+    ``grad(batch, at=v)`` the gradient at other weights (look-ahead, sharpness-aware minimisation).
+    Pass additional tensors to the loss with ``batch._replace(values=...)``.
     """
 
     compute: Callable[..., Tensor]
-    vector: Tensor  # [P] the present weights
-    layout: Callable[[Tensor], dict[str, Tensor]]  # named views of any [P]
+    vector: Tensor  # [P] the current weights
+    layout: Callable[[Tensor], dict[str, Tensor]]  # named views of a vector [P]
 
     def __call__(self, batch: Batch, *names: str, at: Tensor | None = None) -> Tensor:
         return self.compute(batch, names, at)
@@ -216,10 +216,11 @@ class Method:
     reads: ClassVar[str] = "own"  # "past": may read the training rows of earlier tasks
     # the output layer the method needs: linear | cosine | {"name": "cosine", "scale": 10}
     head: ClassVar[str | Mapping[str, Any]] = "linear"
-    # what its scores can be decided by: their argmax; a threshold as well (EITHER) where training
-    # draws each label's score above 0 or below, as `net.task` does on label sets
+    # how predictions can be made from its scores: by argmax, or also by a threshold
+    # (ARGMAX_OR_THRESHOLD) if training moves the score of each label above or below 0, as
+    # `net.task` does on label sets
     decides: ClassVar[tuple[str, ...]] = ("argmax",)
-    for_label_sets: ClassVar[str] = ""  # options with which it decides by threshold, to be named
+    for_label_sets: ClassVar[str] = ""  # options that allow a threshold, for error messages
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -253,7 +254,7 @@ class Method:
         """Before a task: may change the learner's params, free and state."""
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
-        """Pure. Named terms; their sum is minimised, and each is logged under its name."""
+        """Pure. Named terms; their sum is minimised, and each is logged by name."""
         return {"task": net.task(batch)}
 
     def remember(self, net: Net, batch: Batch, state: State) -> dict[str, Tensor]:
@@ -268,7 +269,7 @@ class Method:
     def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
         """Pure. The update direction [P]; ``grad(batch, *names)`` differentiates `loss`.
 
-        It must be called with the batch itself: the log and `step` speak of that first gradient.
+        `grad` must be called with the batch itself: that gradient is logged and passed to `step`.
         """
         return grad(batch)
 
@@ -278,7 +279,7 @@ class Method:
 
     @property
     def every_n_steps(self) -> int:
-        """Steps of a task between calls of `interval`; 0: never. Fixed within a stage."""
+        """Number of steps between calls of `interval`; 0: never. Fixed within a stage."""
         return 0
 
     def interval(self, after: Tensor, state: State) -> State:
@@ -291,9 +292,9 @@ class Method:
         return state
 
     def between(self, learner: RunLearner, task: Task, phase: Phase) -> None:
-        """Between two phases of a task, `phase` being the one that comes: as `start`.
+        """Between two phases of a task, before `phase`; may change the same as `start`.
 
-        Prune and keep the rest, choose exemplars for a second training, take a teacher.
+        For example prune the network, choose exemplars for a second phase, or take a snapshot.
         """
 
     def finish(self, learner: RunLearner, task: Task) -> None:
@@ -305,7 +306,7 @@ class Method:
 
     @property
     def memory_budget(self) -> Memory | None:
-        """The exemplar memory the method keeps, if any."""
+        """The exemplar memory of the method, if any."""
         return getattr(self, "memory", None)
 
     def implements(self, verb: str) -> bool:
@@ -321,7 +322,7 @@ class Method:
 
 
 def check_every_n_steps(method: Method) -> int:
-    """A method's `every_n_steps`; refused if `interval` is missing, or would never be called."""
+    """Return `every_n_steps`; raise if the method has no `interval`, or never calls it."""
     steps, name = check_int("every_n_steps", method.every_n_steps), type(method).__name__
     if steps and not method.implements("interval"):
         raise bad("every_n_steps", f"0, because {name} has no interval of its own", steps)
@@ -340,13 +341,11 @@ VERBS = tuple(
 )
 
 
-_CHECKED_CLASSES = WeakSet[
-    type
-]()  # classes whose verbs were looked at: a study has thousands of runs
+_CHECKED_CLASSES = WeakSet[type]()  # each class is checked once
 
 
 def describe_wrong_arguments(kind: type[Method], verb: str) -> str:
-    """What is wrong with the arguments of a class's verb, or nothing.
+    """Describe what is wrong with the signature of a verb; empty if nothing is.
 
     Examples
     --------
@@ -372,7 +371,7 @@ def describe_wrong_arguments(kind: type[Method], verb: str) -> str:
 
 
 def check_arguments(method: Method) -> None:
-    """Refuse a method one of whose verbs cannot be called as the engine calls it."""
+    """Raise for a method with a verb that cannot be called as the engine calls it."""
     kind = type(method)
     if kind in _CHECKED_CLASSES:
         return
@@ -384,13 +383,13 @@ def check_arguments(method: Method) -> None:
 
 
 def _check_declared(method: Method) -> None:
-    """Refuse declarations of the first two tasks that are of another kind than they should be."""
+    """Raise if what the method declares for the first two tasks has the wrong type."""
     name = type(method).__name__
     for stage in (0, 1):
         replay, phases = method.replay(stage), method.phases(stage)
         if not isinstance(replay, ReplaySpec):
             raise bad(f"{name}.replay({stage})", "a ReplaySpec to be returned", replay)
-        listed = isinstance(phases, Sequence) and all(isinstance(one, Phase) for one in phases)
+        listed = isinstance(phases, Sequence) and all(isinstance(p, Phase) for p in phases)
         if not listed:
             raise bad(f"{name}.phases({stage})", "a tuple of Phase to be returned", phases)
     before = method.prologue()
@@ -399,7 +398,7 @@ def _check_declared(method: Method) -> None:
 
 
 def check_loss_terms(method: Method, terms: Any) -> Terms:
-    """What `loss` returned, if it is named terms."""
+    """Return what `loss` returned; raise unless it is a dict of terms."""
     if isinstance(terms, dict) and terms and all(map(_is_number, terms.values())):
         return terms
     raise bad(
@@ -412,7 +411,7 @@ def _is_number(term: Any) -> bool:
 
 
 def check_update_direction(method: Method, found: Any, vector: Tensor, asked: bool) -> Tensor:
-    """What `gradient` returned, if it can be one, and was made with a gradient of the batch."""
+    """Return what `gradient` returned; raise unless it is a vector and used `grad(batch)`."""
     where = f"{type(method).__name__}.gradient"
     if not isinstance(found, Tensor) or found.shape != vector.shape:
         got = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else found
@@ -423,17 +422,17 @@ def check_update_direction(method: Method, found: Any, vector: Tensor, asked: bo
 
 
 def compute_scores(method: Method, output: Output, state: State) -> Tensor:
-    """What `scores` returns, if it is a score for each row and class."""
-    found: Any = method.scores(output, state)
-    if isinstance(found, Tensor) and found.shape == output.logits.shape:
-        return found
+    """Call `scores`; raise unless it returns a score for each row and class."""
+    scores: Any = method.scores(output, state)
+    if isinstance(scores, Tensor) and scores.shape == output.logits.shape:
+        return scores
     wanted = f"scores {tuple(output.logits.shape)} to be returned, [rows, classes]"
-    got = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else found
+    got = f"a tensor {tuple(scores.shape)}" if isinstance(scores, Tensor) else scores
     raise bad(f"{type(method).__name__}.scores", wanted, got)
 
 
 def check_networks(method: Method, found: Any) -> MethodNetworks:
-    """What `networks` returned, if it is modules by name."""
+    """Return what `networks` returned; raise unless it is a dict of modules of known sizes."""
     where = f"{type(method).__name__}.networks"
     if not isinstance(found, Mapping) or not all(
         isinstance(one, nn.Module | Network) for one in found.values()
@@ -448,7 +447,7 @@ def check_networks(method: Method, found: Any) -> MethodNetworks:
 
 
 def check_state(method: Method, verb: str, state: Any) -> State:
-    """What `step` or `interval` returned, if it can be a state."""
+    """Return what `step` or `interval` returned; raise unless it is a dict."""
     if isinstance(state, dict):
         return state
     raise bad(f"{type(method).__name__}.{verb}", "a state to be returned, a dict", state)

@@ -1,4 +1,4 @@
-"""Naive rehearsal: as many old samples as new ones in every batch."""
+"""Naive rehearsal: equal numbers of old and new samples in every batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHTINGS = ("mean", "task_count")
 
 
 def task_count_terms(new: Tensor, memory: Tensor, now: Tensor) -> Terms:
-    """``new / t + (1 - 1/t) * memory`` at task t = now + 1, as two terms.
+    """Weight two losses as ``new / t + (1 - 1/t) * memory`` at task t = now + 1.
 
     Examples
     --------

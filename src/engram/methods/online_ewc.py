@@ -1,4 +1,4 @@
-"""Online elastic weight consolidation: one running Fisher information, the latest anchor."""
+"""Online elastic weight consolidation: a running sum of Fisher information, the latest anchor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engram.streams.stream import Task
 
 
 def decay_importance(old: Tensor, new: Tensor, gamma: float) -> Tensor:
-    """The old importance times gamma, and the new one.
+    """Add the new importance to gamma times the old one.
 
     Examples
     --------

@@ -23,17 +23,17 @@ from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State
 from engram.streams.stream import Task
 
 NORMS = ("minmax_global", "max_only", "per_tensor")
-TINY = 1e-32  # denominators of normalised importances: a constant one becomes 0
-# A spread of the entries within so many units in the last place of the largest is rounding: sums
-# over a task's steps differ by a few where they should be equal.
+TINY = 1e-32  # added to denominators of normalised importances
+# Entries that differ by at most this many units in the last place of the largest one are equal:
+# sums over the steps of a task are rounded.
 ULPS = 100
 
 
 class _Quadratic(torch.autograd.Function):
     """sum_i W_i (x_i - a_i)^2 with its gradient 2 W (x - a) written out.
 
-    Penalties are bound by passes over the parameters; a chain of operations makes more of them.
-    W (x - a) serves the value and the gradient.
+    The time of a penalty is that of passes over the parameters. W (x - a) is computed once for both
+    the value and the gradient.
     """
 
     generate_vmap_rule = True
@@ -60,7 +60,7 @@ class _Quadratic(torch.autograd.Function):
 def quadratic_penalty(
     vector: Tensor, anchor: Tensor, importance: Tensor, strength: float | Tensor
 ) -> Tensor:
-    """The weighted squared distance from the anchor.
+    """Compute the weighted squared distance from the anchor.
 
     Examples
     --------
@@ -76,12 +76,12 @@ def quadratic_penalty(
 def penalty_gradient(
     vector: Tensor, anchor: Tensor, importance: Tensor, strength: float | Tensor
 ) -> Tensor:
-    """[P] the gradient of `quadratic_penalty`, in closed form."""
+    """Compute the gradient [P] of `quadratic_penalty` in closed form."""
     return 2 * strength * importance * (vector - anchor)
 
 
 def merge_quadratics(state: State, importance: Tensor, anchor: Tensor) -> State:
-    """One quadratic from that of the state, if any, and a further one.
+    """Add a quadratic to that of the state, if any, as one quadratic.
 
     S (x - m)^2 + F (x - a)^2 = (S + F) (x - m')^2 + S F / (S + F) (m - a)^2, entry by entry, where
     m' is the weighted mean. The last part is kept as ``offset``, so that the logged penalty is the
@@ -103,9 +103,8 @@ def merge_quadratics(state: State, importance: Tensor, anchor: Tensor) -> State:
     total = old + importance
     safe = torch.where(total > 0, total, 1.0)
     mean = at + importance / safe * (anchor - at)
-    # Where only one side pulls, the anchor is its weight bit by bit, and not the weight as a sum of
-    # rounded parts: Adam would turn that residue into steps. An entry that never mattered follows
-    # the newest weights.
+    # With only one nonzero importance the anchor is exactly its weight, without rounding errors,
+    # which Adam would turn into steps. An entry without any importance follows the latest weights.
     mean = torch.where(total == old, at, mean)
     mean = torch.where(total == importance, anchor, mean)
     apart = (old * importance / safe * (at - anchor).square()).sum()
@@ -113,10 +112,10 @@ def merge_quadratics(state: State, importance: Tensor, anchor: Tensor) -> State:
 
 
 def scale_to_unit_range(parts: Iterable[Tensor], free: Iterable[Tensor], norm: str) -> list[Tensor]:
-    """Importances brought to [0, 1] over the free entries; the others get 0.
+    """Rescale importances to [0, 1] over the free entries; the others become 0.
 
-    `parts` are the tensors that are scaled together. Entries that are all equal, up to rounding,
-    tell nothing apart: with ``max_only`` they are 1, otherwise 0.
+    `parts` are tensors that are rescaled together. If all entries are equal, up to rounding, they
+    become 1 with ``max_only`` and 0 otherwise.
 
     Examples
     --------
@@ -137,7 +136,7 @@ def scale_to_unit_range(parts: Iterable[Tensor], free: Iterable[Tensor], norm: s
 
 
 def normalise_importance(learner: RunLearner, importance: Tensor, norm: str) -> Tensor:
-    """[P] an importance of a learner brought to [0, 1]; columns not opened yet get 0."""
+    """Rescale an importance [P] of a learner to [0, 1]; unopened columns become 0."""
     if norm != "per_tensor":
         return scale_to_unit_range([importance], [learner.free], norm)[0]
     values, masks = learner.layout(importance), learner.layout(learner.free)
@@ -146,9 +145,9 @@ def normalise_importance(learner: RunLearner, importance: Tensor, norm: str) -> 
 
 
 def check_floats(method: Method, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Refuse numbers outside their bounds; whole numbers become floats.
+    """Raise for numbers outside their bounds, and convert integers to floats.
 
-    Only fields that are floats may differ between runs that train together.
+    Only float fields may differ between runs that train together.
     """
     for name, (low, high) in bounds.items():
         value = check_float(name, getattr(method, name), low, high)
@@ -157,7 +156,7 @@ def check_floats(method: Method, bounds: Mapping[str, tuple[float, float]]) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class Anchored(Method):
-    """Base of methods that penalise moving important parameters away from an anchor.
+    """Base class of methods that penalise moving important parameters away from an anchor.
 
     ``finish`` of a subclass leaves ``importance`` and ``anchor`` in the state; the penalty applies
     from the next task on. With a `memory` the exemplars are mixed into the task's rows, one plain
@@ -174,7 +173,7 @@ class Anchored(Method):
         check_memory(self.memory, optional=True)
 
     def factor(self) -> float | Tensor:
-        """What the weighted squared distance is multiplied with."""
+        """Factor of the weighted squared distance."""
         return self.strength
 
     def replay(self, stage: int) -> ReplaySpec:
@@ -190,6 +189,6 @@ class Anchored(Method):
         return terms
 
     def store(self, learner: RunLearner, task: Task) -> None:
-        """Renew the exemplars, where the method keeps any; the last thing ``finish`` does."""
+        """Update the exemplars, if the method has a memory; called at the end of ``finish``."""
         if self.memory is not None:
             learner.exemplars = self.memory.update(learner, task.train)

@@ -27,12 +27,12 @@ AVERAGES = ("mean", "agem_accumulate", "literal_half_first")
 def loss_drop_per_distance(
     drop: Tensor, fisher: Tensor, moved: Tensor, eps: float | Tensor, kl_half: bool
 ) -> Tensor:
-    """Loss drop per distance on the manifold: drop / (F moved^2 / 2 + eps)."""
+    """Compute the loss drop per distance on the manifold: drop / (F moved^2 / 2 + eps)."""
     return drop / ((0.5 if kl_half else 1.0) * fisher * moved.square() + eps)
 
 
 def average_scores(old: Tensor | None, new: Tensor, how: str) -> Tensor:
-    """A score over tasks; `old` is None after the first task.
+    """Average a score over tasks; `old` is None after the first task.
 
     Examples
     --------
@@ -157,7 +157,7 @@ class RWalk(Anchored):
         return state
 
     def _start_fisher(self, state: State, squared: Tensor, later: Tensor) -> Tensor:
-        """The first step of the first task, when nothing is anchored yet, may set F."""
+        """Initialise F in the first step of the first task, if `init` says so."""
         if self.init == "zero" or "anchor" in state:
             return later
         return torch.where(state["steps"] == 1, squared, later)

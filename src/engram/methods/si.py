@@ -1,4 +1,4 @@
-"""Synaptic intelligence, also called path integral (PI)."""
+"""Synaptic intelligence, also known as path integral (PI)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLAMPS = ("none", "task_term", "total")
 
 
 def path_contribution(path: Tensor, moved: Tensor, xi: float) -> Tensor:
-    """A task's importance: loss drop along the path over the squared distance moved.
+    """Compute a task's importance: loss drop along the path over the squared distance moved.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class SI(Anchored):
 
     @classmethod
     def pi(cls, **options: Any) -> SI:
-        """The baseline PI of the RWalk paper (strength 0.1 for MNIST, 10 for CIFAR)."""
+        """Make the baseline PI of the RWalk paper (strength 0.1 for MNIST, 10 for CIFAR)."""
         return replace(cls(strength=0.1, xi=1e-3, clamp="task_term"), **options)
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class SI(Anchored):
 
     def start(self, learner: RunLearner, task: Task) -> None:
         zero = torch.zeros_like(learner.vector)
-        # the task starts where the last one ended, so one vector serves as start and as anchor
+        # the task starts where the last one ended, so one vector is both start and anchor
         learner.state = {**learner.state, "path": zero, "anchor": learner.vector}
 
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:

@@ -15,7 +15,7 @@ from engram.streams.stream import Task
 
 
 def update_statistics(state: State, features: Tensor, labels: Tensor) -> State:
-    """Counts, means and the scatter within classes, after rows [n, d] with labels [n].
+    """Update counts, means and the within-class scatter by rows [n, d] with labels [n].
 
     Examples
     --------
@@ -31,11 +31,11 @@ def update_statistics(state: State, features: Tensor, labels: Tensor) -> State:
     member = (labels[:, None] == torch.arange(len(count))).to(features.dtype)  # [n, C]
     fresh = member.sum(0)
     own = (member.T @ features) / fresh.clamp(min=1)[:, None]  # [C, d] means of the new rows
-    away = features - member @ own
-    apart = own - mean
-    share = count * fresh / (count + fresh).clamp(min=1)  # what lies between old and new means
-    scatter = scatter + away.T @ away + (apart * share[:, None]).T @ apart
-    moved = mean + apart * (fresh / (count + fresh).clamp(min=1))[:, None]
+    centred = features - member @ own
+    shift = own - mean
+    share = count * fresh / (count + fresh).clamp(min=1)  # scatter between old and new means
+    scatter = scatter + centred.T @ centred + (shift * share[:, None]).T @ shift
+    moved = mean + shift * (fresh / (count + fresh).clamp(min=1))[:, None]
     return {"count": count + fresh, "mean": moved, "scatter": scatter}
 
 

@@ -1,4 +1,4 @@
-"""SS-IL: a softmax of its own for old and for new classes, and distillation task by task."""
+"""SS-IL: separate softmaxes for old and new classes, and distillation within each task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INPUTS = ("all", "replay")
 
 
 def competing_classes(batch: Batch) -> Tensor:
-    """[B, C] classes that compete for a row: those as new, or as old, as the row's own class.
+    """Return the mask [B, C] of competing classes: the new or the old ones, as the row's own class.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Topology-aware weight preserving for graph networks: importances of the loss and of the
+"""Topology-aware weight preserving for graph networks: importances for the loss and for the
 attention along edges.
 """
 
@@ -33,7 +33,7 @@ STEPS = ("clean", "twice", "cglb")
 
 
 def identity(gradient: Tensor) -> Tensor:
-    """A gradient as it is, for passes that average it."""
+    """Return a gradient unchanged, as a transform that only averages."""
     return gradient
 
 
@@ -110,7 +110,7 @@ class TWP(Anchored):
         check_choice("steps", self.steps, STEPS)
 
     def implements(self, verb: str) -> bool:
-        # a gradient of its own costs time and cannot be joined with another's
+        # overriding `gradient` takes time, and only one part of a Join may do so
         return super().implements(verb) and (
             verb not in ("gradient", "step") or self.steps == "cglb"
         )
@@ -121,14 +121,14 @@ class TWP(Anchored):
             learner.state = {**learner.state, "uncleared": torch.zeros_like(learner.vector)}
 
     def topology(self, net: Net, batch: Batch) -> Tensor:
-        """||e|| of a batch."""
+        """Compute ||e|| of a batch."""
         paths, edges = find_graph_layers(net.networks, self.layers)
         found = net(batch.x, batch.w, want=paths).layers
         e = [attention(found[path], edges, self.edge_softmax) for path in paths]
         return attention_norm(torch.cat(e, -1), batch.w, self.top_norm)
 
     def both(self, net: Net, batch: Batch) -> Tensor:
-        """What is differentiated for the second importance where gradients accumulate."""
+        """Compute the term of the second importance if gradients accumulate."""
         return self.topology(net, batch) + net.task(batch)
 
     def factor(self) -> float | Tensor:
@@ -143,7 +143,7 @@ class TWP(Anchored):
         return terms
 
     def _smooth(self, net: Net, batch: Batch) -> Tensor:
-        """Sum of the batch's own importance, differentiable."""
+        """Compute the sum of the batch's importance, differentiably."""
         weights = net.networks.layout.flatten(net.params.values())
         buffers = net.read_buffers() if isinstance(net, BoundNet) else net.buffers  # type: ignore[attr-defined]
 
@@ -164,7 +164,7 @@ class TWP(Anchored):
     def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
         if self.steps != "cglb":
             return state
-        added = grad  # leaves the penalty out, whose gradient has a closed form
+        added = grad  # without the penalty, whose gradient has a closed form
         if "importance" in state:
             added = grad + penalty_gradient(
                 before, state["anchor"], state["importance"], self.factor()
@@ -195,13 +195,13 @@ class TWP(Anchored):
 # -- attention along the edges of a graph network --------------------------------------------------
 
 BACKBONE = "net.backbone"
-SMALL = 1e-24  # the root of 0 has no slope
+SMALL = 1e-24  # the square root is not differentiable at 0
 
 
 def attention(z: Tensor, edges: Tensor, softmax: bool = False) -> Tensor:
-    """[B, E] (z_i)^T tanh(z_j) of every edge i -> j, z = h W [B, V, D].
+    """Compute (z_i)^T tanh(z_j) [B, E] of every edge i -> j, with z = h W [B, V, D].
 
-    With `softmax`, its leaky ReLU is normalised over the edges that come in at each node.
+    With `softmax`, its leaky ReLU is normalised over the incoming edges of each node.
 
     Examples
     --------
@@ -214,8 +214,8 @@ def attention(z: Tensor, edges: Tensor, softmax: bool = False) -> Tensor:
     if not softmax:
         return e
     e = F.leaky_relu(e, 0.2)
-    # The highest edge of each target becomes 1: with one maximum for all targets, those far below
-    # it would vanish. Not differentiated, since any constant per target cancels.
+    # subtract the maximum of each target, since with a common maximum small values would underflow;
+    # not differentiated, because a constant per target cancels
     at = target.expand(e.shape)
     floor = e.new_full((*e.shape[:-1], z.shape[-2]), -torch.inf)
     peaks = floor.scatter_reduce(-1, at, e.detach(), "amax")  # [B, V]
@@ -226,13 +226,13 @@ def attention(z: Tensor, edges: Tensor, softmax: bool = False) -> Tensor:
 
 
 def attention_norm(e: Tensor, w: Tensor, norm: str = "l2") -> Tensor:
-    """Length of all attentions of the batch, rows of weight 0 left out."""
+    """Compute the norm of all attentions of the batch, without rows of weight 0."""
     squared = (e.square() * w[:, None]).sum()
     return squared.clamp(min=SMALL).sqrt() if norm == "l2" else squared
 
 
 def find_graph_layers(networks: Networks, layers: str) -> tuple[tuple[str, ...], Tensor]:
-    """Paths of the linear maps h W to read, and the edges [2, E]."""
+    """Return the paths of the linear maps h W, and the edges [2, E]."""
     try:
         backbone: Any = networks.eval.get_submodule(BACKBONE)
     except AttributeError:

@@ -1,9 +1,7 @@
-"""Pure functions of recorded numbers: accuracy matrices, predictions, scores, costs, and
-statistics over runs.
+"""Metrics as pure functions of lists, numpy arrays or torch tensors, with runs as leading axes.
 
-Not here: reading records and tables of many runs (engram.records). Inputs may be lists, numpy
-arrays or torch tensors; several runs are leading axes. Begin with matrix.average_accuracy and
-matrix.forgetting.
+Reading records and tables of many runs is in `engram.records`. Begin with `matrix.average_accuracy`
+and `matrix.forgetting`.
 """
 
 from __future__ import annotations

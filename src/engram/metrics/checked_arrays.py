@@ -1,4 +1,4 @@
-"""Turning what callers hand over (lists, arrays, tensors) into checked float64 arrays."""
+"""Conversion of arguments (lists, arrays, tensors) to checked numpy arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reduced: TypeAlias = Any
 
 
 def as_floats(argument: str, values: Any, *, least: int = 0, shape: str = "numbers") -> Floats:
-    """A float64 array of at least `least` axes from a list, an array or a tensor on any device."""
+    """Convert a list, an array or a tensor to a float64 array of at least `least` axes."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().double().numpy()
     try:
@@ -29,7 +29,7 @@ def as_floats(argument: str, values: Any, *, least: int = 0, shape: str = "numbe
 
 
 def as_whole_numbers(argument: str, values: Any) -> npt.NDArray[np.int64]:
-    """An int64 array; class ids that are not whole numbers are refused, not rounded."""
+    """Convert to an int64 array; raise for class ids that are not whole numbers."""
     array = as_floats(argument, values, least=1, shape="class ids")
     if not np.all(np.isfinite(array)) or np.any(array != np.round(array)):
         raise bad(argument, "whole class ids (take the argmax of scores first)", values)
@@ -37,7 +37,7 @@ def as_whole_numbers(argument: str, values: Any) -> npt.NDArray[np.int64]:
 
 
 def as_multi_hot(argument: str, values: Any) -> Bools:
-    """A boolean `[..., sample, class]` array; anything but 0 and 1 is refused."""
+    """Convert to a boolean `[..., sample, class]` array; raise for values other than 0 and 1."""
     array = as_floats(argument, values, least=2, shape="a multi-hot [..., sample, class] array")
     if not np.all((array == 0.0) | (array == 1.0)):
         raise bad(argument, "only 0 and 1 (use metrics.threshold on scores first)", values)
@@ -45,7 +45,7 @@ def as_multi_hot(argument: str, values: Any) -> Bools:
 
 
 def as_class_mask(argument: str, chosen: Any, count: int) -> Bools:
-    """A class mask `[count]` from a boolean mask or from class numbers."""
+    """Make a class mask `[count]` from a boolean mask or from class numbers."""
     array = np.asarray(sorted(chosen) if isinstance(chosen, (set, frozenset)) else chosen)
     if array.dtype == np.bool_:
         if array.shape != (count,):
@@ -60,7 +60,7 @@ def as_class_mask(argument: str, chosen: Any, count: int) -> Bools:
 
 
 def check_same_shape(first: str, a: npt.NDArray[Any], second: str, b: npt.NDArray[Any]) -> None:
-    """Refuse two arrays that cannot be laid over each other."""
+    """Raise for two arrays of different shapes."""
     try:
         np.broadcast_shapes(a.shape, b.shape)
     except ValueError as problem:
@@ -70,13 +70,13 @@ def check_same_shape(first: str, a: npt.NDArray[Any], second: str, b: npt.NDArra
 
 
 def as_plain(values: Any) -> Reduced:
-    """A Python float for a 0-d result, the array itself otherwise."""
+    """Return a Python float for a 0-d result, the array itself otherwise."""
     array = np.asarray(values)
     return float(array) if array.ndim == 0 else array
 
 
 def mean_or_nan(values: Any, axis: int = -1) -> Floats:
-    """The mean; of nothing it is NaN, without numpy's warning."""
+    """Compute the mean; NaN for empty arrays, without numpy's warning."""
     array = np.asarray(values, dtype=np.float64)
     if array.shape[axis] == 0:
         return np.full(np.delete(np.array(array.shape), axis), np.nan)
@@ -84,12 +84,12 @@ def mean_or_nan(values: Any, axis: int = -1) -> Floats:
 
 
 def ratio_or_nan(part: Any, whole: Any) -> Floats:
-    """`part / whole`, NaN where the whole is 0, without numpy's warning."""
+    """Compute `part / whole`, NaN where the whole is 0, without numpy's warning."""
     count = np.asarray(whole, dtype=np.float64)
     return np.where(count > 0, part / np.where(count > 0, count, 1.0), np.nan)
 
 
 def mean_without_nan(values: Any) -> float:
-    """The mean of the entries that are not NaN; NaN if there is none."""
+    """Compute the mean of the entries that are not NaN; NaN if there are none."""
     array = np.asarray(values, dtype=np.float64)
     return float(mean_or_nan(array[~np.isnan(array)]))

@@ -1,4 +1,4 @@
-"""What a run used: time, steps, memory, size."""
+"""Costs of a run: time, steps, memory, size."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RunCost:
                 raise bad(name, "a number of at least 0", value)
 
     def __add__(self, other: RunCost) -> RunCost:
-        """The cost of one stage after the other: what is spent adds up, the most held counts."""
+        """Combine the costs of two stages: time and steps add up, of memory the maximum counts."""
         if not isinstance(other, RunCost):
             return NotImplemented
         mine, theirs = self.as_dict(), other.as_dict()

@@ -38,12 +38,12 @@ def ancestors(parent: Any) -> Bools:
 
 
 def _complete_both(y: Any, p: Any, parent: Any) -> tuple[Bools, Bools, Bools]:
-    truth, said, lines = as_multi_hot("y", y), as_multi_hot("p", p), ancestors(parent)
-    if truth.ndim != 2 or truth.shape != said.shape:
-        raise bad("p", f"an array [sample, class] as y, {truth.shape}", said.shape)
+    truth, predicted, lines = as_multi_hot("y", y), as_multi_hot("p", p), ancestors(parent)
+    if truth.ndim != 2 or truth.shape != predicted.shape:
+        raise bad("p", f"an array [sample, class] as y, {truth.shape}", predicted.shape)
     if truth.shape[1] != len(lines):
         raise bad("parent", f"an entry for each of {truth.shape[1]} classes", len(lines))
-    return truth, said, lines
+    return truth, predicted, lines
 
 
 def _add_ancestors(labels: Bools, lines: Bools) -> Bools:
@@ -67,8 +67,8 @@ def hierarchical_f1(y: Any, p: Any, parent: Any) -> float:
     >>> hierarchical_f1([[1, 1, 0, 0]], [[0, 0, 1, 0]], parent)
     0.5
     """
-    truth, said, lines = _complete_both(y, p, parent)
-    full = [_add_ancestors(part, lines) for part in (truth, said)]
+    truth, predicted, lines = _complete_both(y, p, parent)
+    full = [_add_ancestors(part, lines) for part in (truth, predicted)]
     total = full[0].sum() + full[1].sum()
     return float(2 * (full[0] & full[1]).sum() / total) if total else float("nan")
 
@@ -77,17 +77,17 @@ def mistake_depth(y: Any, p: Any, parent: Any) -> float:
     """Mean depth of the lowest common ancestor of a wrong label and the true class.
 
     The higher, the nearer mistakes are to the truth: 0 means that they have nothing in common, 1
-    that both are beneath the same class of the top. NaN where nothing wrong is said.
+    that both are beneath the same class of the top. NaN where nothing wrong is predicted.
 
     Examples
     --------
     >>> mistake_depth([[1, 1, 0, 0]] * 2, [[1, 0, 1, 0], [1, 0, 0, 1]], [-1, 0, 0, -1])
     0.5
     """
-    truth, said, lines = _complete_both(y, p, parent)
+    truth, predicted, lines = _complete_both(y, p, parent)
     depth = lines.sum(axis=1)  # of a class of the top: 1
     full = _add_ancestors(truth, lines)  # [n, C] all that a sample is
-    sample, wrong = np.nonzero(said & ~full)
+    sample, wrong = np.nonzero(predicted & ~full)
     if not len(sample):
         return float("nan")
     shared = lines[wrong] & full[sample]  # [mistakes, C] above both

@@ -1,4 +1,4 @@
-"""How much the result of a task or class depends on the order in which all were learnt."""
+"""Order disparity: how much results depend on the order of tasks or classes."""
 
 from __future__ import annotations
 

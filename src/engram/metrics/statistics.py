@@ -1,4 +1,4 @@
-"""Location, spread and uncertainty of a metric over runs, and which factor moves it."""
+"""Location, spread and uncertainty of a metric over runs, and the variance explained by factors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that are equal up to rounding are equal: in tests, in rankings, in verdicts.
+"""Equality up to rounding, for tests, rankings and comparisons.
 
 The mean of .1, .2, .3 and that of .3, .2, .1 differ in the last bit, and so do differences of
 fractions and of percents. Which of them is larger must decide nothing.
@@ -16,7 +16,7 @@ ROUNDING = 1e-12
 
 
 def rounding_slack(*values: Floats) -> Floats:
-    """How far rounding may move each of the differences between these arrays.
+    """Estimate the rounding error of each of the differences between these arrays.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def rounding_slack(*values: Floats) -> Floats:
 
 
 def merge_within_slack(values: Floats, slack: Floats) -> Floats:
-    """[n] the values, those that lie within their slack of each other made equal.
+    """Make values [n] equal that are within their slack of each other.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def merge_within_slack(values: Floats, slack: Floats) -> Floats:
 
 
 def merge_ties(values: Floats) -> Floats:
-    """[n] the values with ties made equal, for ranks and winners; NaN stays what it is.
+    """Make tied values [n] exactly equal, for ranks and winners; NaN is unchanged.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def merge_ties(values: Floats) -> Floats:
 
 
 def stable_mean(values: Floats) -> float:
-    """The mean; of equal values it is that value, which a sum may miss by a bit.
+    """Compute the mean, which is exact for equal values.
 
     Examples
     --------
@@ -72,5 +72,5 @@ def stable_mean(values: Floats) -> float:
 
 
 def stable_variance(values: Floats) -> float:
-    """The variance of a sample (ddof 1); exactly 0 for equal values."""
+    """Compute the sample variance (ddof 1), which is exactly 0 for equal values."""
     return 0.0 if np.ptp(values) == 0 else float(values.var(ddof=1))

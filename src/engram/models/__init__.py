@@ -1,8 +1,8 @@
-"""Networks: backbones, heads, layers that know row weights and keys, and the adapter for a
-user's module.
+"""Networks: backbones, heads, layers that support row weights and keys, and the adapter for user
+modules.
 
-Training is in `engine`, weights of a run in `learner`; CUDA kernels are in `models.kernels`. Begin
-with `build` (from a name to a `Classifier`), then `mlp`, the shortest network.
+Training is in `engram.engine`, the weights of a run in `engram.learner`. Begin with `build` (from a
+name to a `Classifier`), then `mlp`, the shortest network.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`build`: a classifier from a name, a dict, a module or a factory; a user's network may end in
-features or in classes.
+"""`build`: a `Classifier` from a name, a dict, a module or a factory; a user's network may return
+features or class scores.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "gcn": GCN,
     "stgcn": STGCN,
 }
-COMMON_OPTIONS = ("head", "freeze")  # what every model may be told
+COMMON_OPTIONS = ("head", "freeze")  # options of all models
 TIMM_OPTIONS = ("img_size", "drop_rate", "drop_path_rate", "global_pool", "in_chans")
 _HEADS: dict[str, Callable[..., nn.Module]] = {"linear": Linear, "cosine": Cosine}
 
 
 def models() -> dict[str, str]:
-    """Names of the models with one line on each.
+    """Return the names of the models with a one-line description of each.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def models() -> dict[str, str]:
 
 
 def model_options(name: Any) -> tuple[str, ...]:
-    """What can be set of a model, besides the shape of its samples.
+    """Return the options of a model, besides the shape of its samples.
 
     Each may have a ``head``, and be frozen (``freeze``) below it.
 
@@ -88,7 +88,7 @@ def model_options(name: Any) -> tuple[str, ...]:
 
 
 def model_defaults(name: str) -> dict[str, Any]:
-    """What a model's options are where they are not given; the head is the method's then.
+    """Return the defaults of a model's options; the default head is that of the method.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def build(
     head: str | Mapping[str, Any] = "linear",
     **options: Any,
 ) -> Classifier:
-    """A classifier for samples of one shape, the same weights for the same seed.
+    """Build a classifier for samples of one shape; equal seeds give equal weights.
 
     Parameters
     ----------
@@ -118,8 +118,8 @@ def build(
         module [B, ...] -> [B, F], which is copied and keeps its weights; its class, or a factory
         ``f(sample_shape, **options) -> module``; or a dict with one of these as ``name`` and
         options, a ``head`` among them. A linear layer at the end of a network becomes the head; the
-        option ``ends`` ("features" or "classes") says what it answers. With ``freeze`` the network
-        begins with features, which its `Classifier.frozen` makes of inputs.
+        option ``ends`` ("features" or "classes") says what it returns. With ``freeze`` the inputs
+        of the network are features computed by its `Classifier.frozen`.
     classes
         How many classes the head has room for.
     seed
@@ -155,14 +155,14 @@ def build(
 
 
 def check_freeze(freeze: Any) -> bool:
-    """Whether a backbone is frozen, if that is what was said."""
+    """Return whether a backbone is frozen; raise for anything but a truth value."""
     if not isinstance(freeze, bool):
         raise bad("model.freeze", "true or false", freeze)
     return freeze
 
 
 def check_head(head: Any) -> dict[str, Any]:
-    """A head as a mapping with a name and options, after a look at them.
+    """Return a head as a mapping with a name and options, after checking these.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def check_head(head: Any) -> dict[str, Any]:
 
 
 def _choose_head(needed: Any, own: Any) -> dict[str, Any]:
-    """The model's own head, refused where the method needs another one."""
+    """Return the model's own head; raise if the method needs another one."""
     method, model = check_head(needed), check_head(own)
     if method["name"] not in ("linear", model["name"]):
         wanted = f"{method['name']}, which the method needs"
@@ -195,7 +195,7 @@ def _choose_head(needed: Any, own: Any) -> dict[str, Any]:
 
 @contextmanager
 def _seed_torch(seed: int) -> Iterator[None]:
-    """Initialisers draw from (seed, "init"); nobody else's generator moves, on no device."""
+    """Seed initialisers by (seed, "init"), and leave all global generators unchanged."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(keys.torch_seed(keys.fold(seed, "init")))
         yield
@@ -226,7 +226,7 @@ def _make(
 def _backbone(
     spec: Any, shape: tuple[int, ...], classes: int, options: dict[str, Any]
 ) -> tuple[nn.Module, int, bool]:
-    """A backbone, its feature width, and whether its head is to have a bias."""
+    """Build a backbone; return its feature width, and whether its head has a bias, too."""
     ends = None
     if isinstance(spec, Mapping) and _is_user_model(spec.get("name")):
         options = {**{key: value for key, value in spec.items() if key != "name"}, **options}
@@ -245,7 +245,7 @@ def _backbone(
 
 
 def _is_user_model(name: Any) -> bool:
-    """Whether a model is none of those of the library, by name or as an object."""
+    """Whether a model is not one of the library, by name or as an object."""
     return (
         isinstance(name, nn.Module) or callable(name) or is_user_network_name(name) or is_timm(name)
     )
@@ -276,10 +276,10 @@ ENDS_HINT = "model={'name': ..., 'ends': 'classes'} confirms this, 'ends': 'feat
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a network answers to two rows of zeros."""
+    """The output of a network for two rows of zeros."""
 
     answer: Tensor
-    last: str | None  # path of the linear layer whose output is the answer, None if it is no such
+    last: str | None  # path of the linear layer that computes the output, if it is one
 
     @property
     def width(self) -> int:
@@ -288,7 +288,7 @@ class DryRun:
 
 @torch.no_grad()
 def dry_run(module: nn.Module, shape: tuple[int, ...]) -> DryRun:
-    """Try a network, which also sizes lazy layers; its modes stay as they are."""
+    """Run a network once, which also initialises lazy layers; its modes are unchanged."""
     first = next(module.parameters(), torch.zeros(()))
     lazy = isinstance(first, nn.parameter.UninitializedParameter)
     rows = torch.zeros(2, *shape, dtype=torch.float32 if lazy else first.dtype, device=first.device)
@@ -315,7 +315,7 @@ def dry_run(module: nn.Module, shape: tuple[int, ...]) -> DryRun:
 def _find_last_linear(
     module: nn.Module, outputs: list[tuple[nn.Module, Any]], found: Tensor
 ) -> str | None:
-    """The path of a linear layer that ran once and gave the answer itself."""
+    """Return the path of a linear layer that ran once and computed the output itself."""
     ends = [layer for layer, out in outputs if out is found]
     if not ends or not isinstance(ends[-1], nn.Linear):
         return None
@@ -328,18 +328,17 @@ def _find_last_linear(
 def remove_head(
     module: nn.Module, shape: tuple[int, ...], classes: int, *, ends: str | None, asked: bool
 ) -> tuple[nn.Module, int, nn.Linear | None]:
-    """A backbone, its width, and the last layer of the network if that was a head.
+    """Return a backbone, its width, and the last layer of the network if that was a head.
 
-    A linear layer at the end is a head, whatever its size: a second one above it would add nothing,
-    and a rule that compared its size with the number of classes would change its mind as classes
-    come.
+    A linear layer at the end is a head, whatever its size: a second one on top would add nothing,
+    and a rule that compared its size with the number of classes would depend on that number.
 
     Parameters
     ----------
     ends
-        What the network is said to answer, ``features`` or ``classes``; None to find out.
+        What the network returns, ``features`` or ``classes``; None to find out.
     asked
-        Whether the network was made for a number of classes, so that it cannot answer features.
+        Whether the network was made for a number of classes, so that it cannot return features.
     """
     if ends is not None:
         check_choice("model.ends", ends, NETWORK_ENDS)
@@ -356,8 +355,8 @@ def remove_head(
         return module, tried.width, None
     head: Any = module.get_submodule(tried.last)
     if ends is None:
-        words = "becomes the head and is reinitialised, one row per class"
-        _say(f"{_describe_layer(tried, head)} {words} ({ENDS_HINT})")
+        change = "becomes the head and is reinitialised, one row per class"
+        _warn(f"{_describe_layer(tried, head)} {change} ({ENDS_HINT})")
     backbone = _remove_layer(module, tried.last)
     return backbone, dry_run(backbone, shape).width, head
 
@@ -367,12 +366,12 @@ def _describe_layer(tried: DryRun, layer: nn.Linear) -> str:
     return f"model: its last layer{name} (Linear {layer.in_features} -> {layer.out_features})"
 
 
-def _say(words: str) -> None:
-    warnings.warn(words, stacklevel=2)
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=2)
 
 
 def _remove_layer(module: nn.Module, path: str) -> nn.Module:
-    """The network without its last layer."""
+    """Remove the last layer of a network."""
     if not path:
         return nn.Flatten()
     above, _, name = path.rpartition(".")

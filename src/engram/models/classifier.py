@@ -1,5 +1,5 @@
-"""`Classifier`, a backbone and a head as one network, and the frozen backbone (`Encoder`) whose
-features stand in for inputs.
+"""`Classifier`, a network of a backbone and a head, and `Encoder`, a frozen backbone whose features
+are the inputs of a network.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engram.models.layers import Dropout
 
 
 class Classifier(nn.Module):
-    """Backbone, then head; where the backbone has a root and a body, also the two parts alone.
+    """A backbone followed by a head; if the backbone has a root and a body, also its two parts.
 
     ``top(root(x))`` equals ``forward(x)``, so latents can be stored and the root be frozen.
 
@@ -24,12 +24,12 @@ class Classifier(nn.Module):
     ----------
     backbone
         Module [B, ...] -> [B, F]. It may offer ``root(x)``, ``body(z)`` and ``root_modules``, the
-        names of its submodules that belong to the root; and ``unit_latents = True`` where all that
-        the root answers lies in [0, 1].
+        names of its submodules that belong to the root; and ``unit_latents = True`` if all outputs
+        of the root are in [0, 1].
     head
         Module [B, F] -> [B, C] with ``class_parameters`` and ``reset_columns``.
     frozen
-        What makes the features that the network is fed with, where its own backbone never learns.
+        The frozen backbone that computes the inputs of this network, if any.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class Classifier(nn.Module):
         return latent
 
     def top(self, z: Tensor) -> Output:
-        """What the network answers from a latent on."""
+        """Compute the output from a latent."""
         self._need_split()
         features = self._backbone.body(z)
         return Output(features, self.head(features))
@@ -96,7 +96,7 @@ class Classifier(nn.Module):
 
     @property
     def root_prefixes(self) -> tuple[str, ...]:
-        """What names of parameters and buffers of the root begin with."""
+        """Prefixes of the names of parameters and buffers of the root."""
         self._need_split()
         return tuple(f"backbone.{name}." for name in self._backbone.root_modules)
 
@@ -105,7 +105,7 @@ class Classifier(nn.Module):
         """Whether latents are declared to lie in [0, 1]."""
         return bool(getattr(self.backbone, "unit_latents", False))
 
-    # Modules answer Tensor | Module for unknown attributes; here duck typing is meant.
+    # attributes of modules are typed Tensor | Module; duck typing is intended here
     @property
     def _backbone(self) -> Any:
         return self.backbone
@@ -126,9 +126,9 @@ class Classifier(nn.Module):
 
 
 class Encoder:
-    """A backbone in eval mode, whose weights are no part of what a run learns, saves or copies.
+    """A backbone in eval mode, whose weights are not trained, saved or copied with a run.
 
-    Whoever feeds the network gives it features: see `engram.learner.feed.FeatureFeed`.
+    Its features are computed by `engram.learner.feed.FeatureFeed`.
 
     Examples
     --------
@@ -150,14 +150,14 @@ class Encoder:
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        """Features [B, F] of inputs [B, ...], where those are."""
+        """Compute features [B, F] of inputs [B, ...], on their device."""
         self.module.to(x.device, x.dtype)
         found: Tensor = self.module(x)
         return found
 
 
 class PrecomputedFeatures(nn.Module):
-    """What is left of a backbone that is frozen: features come in, and go to the head.
+    """Placeholder for a frozen backbone: it passes features on to the head.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Convolution, batch norm, ReLU and pooling in sequence, done on CUDA as CUDA likes it."""
+"""`ConvBlocks`: convolution, batch norm, ReLU and pooling in sequence, fused on CUDA."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engram.models.layers import BatchNorm
 
 
 class ConvBlock(NamedTuple):
-    """Layers that follow each other and are done at once."""
+    """Consecutive layers that are fused."""
 
     convolution: nn.Conv2d
     norm: BatchNorm
@@ -24,10 +24,10 @@ class ConvBlock(NamedTuple):
 
 
 class ConvBlocks(nn.Sequential):
-    """An ``nn.Sequential`` that does its blocks at once where `can_fuse` says so.
+    """An ``nn.Sequential`` that fuses its blocks if `can_fuse` allows it.
 
-    A block is a convolution, a `BatchNorm`, a ReLU and perhaps a 2 x 2 pooling. The engine sets
-    `fused` where it wants that.
+    A block is a convolution, a `BatchNorm`, a ReLU and optionally a 2 x 2 pooling. The engine sets
+    `fused`.
 
     Examples
     --------
@@ -41,7 +41,7 @@ class ConvBlocks(nn.Sequential):
     fused: bool = False
 
     def parts(self) -> Iterator[ConvBlock | nn.Module]:
-        """Blocks, and the layers that belong to none."""
+        """Iterate over blocks, and layers that belong to none."""
         layers, place = list(self), 0
         while place < len(layers):
             block = _block(layers[place : place + 4])
@@ -60,10 +60,10 @@ class ConvBlocks(nn.Sequential):
 
 
 def can_fuse(layers: ConvBlocks, x: Tensor) -> bool:
-    """Whether `run_fused` serves these layers in this pass: images on CUDA, not mapped.
+    """Whether `run_fused` can be used in this pass: images on CUDA, not mapped.
 
-    Not where a hook listens to a layer, and not where rows are padding or of several ranks. What
-    has a gradient by running statistics (an importance, say) is torch's.
+    Not with hooks on layers, padding rows or several ranks, and not for gradients in eval mode (of
+    importances), which are left to torch.
     """
     if not layers.fused or not norm_pool.applies(x) or SHARE.get() is not None:
         return False
@@ -74,10 +74,10 @@ def can_fuse(layers: ConvBlocks, x: Tensor) -> bool:
 
 
 def run_fused(convolution: nn.Conv2d, norm: BatchNorm, x: Tensor, *, pool: bool = False) -> Tensor:
-    """Convolution, batch norm, ReLU, and 2 x 2 pooling where asked for.
+    """Compute convolution, batch norm, ReLU and optionally 2 x 2 pooling.
 
-    The bias is not added, since the batch norm takes it out again; nothing of this changes what is
-    computed, beyond rounding.
+    The bias of the convolution is not added, since batch norm subtracts it again. The result equals
+    that of the layers up to rounding.
     """
     x, offset = x.contiguous(memory_format=torch.channels_last), convolution.bias
     z = convolution._conv_forward(x, convolution.weight, None)
@@ -94,7 +94,7 @@ def run_fused(convolution: nn.Conv2d, norm: BatchNorm, x: Tensor, *, pool: bool 
 
 
 def _running_statistics(norm: BatchNorm) -> tuple[Tensor, Tensor]:
-    """The running statistics, to be written."""
+    """Return running statistics that may be modified."""
     if not norm.in_place:
         norm._buffers["mean"], norm._buffers["var"] = norm.mean.clone(), norm.var.clone()
     return norm.mean, norm.var

@@ -1,6 +1,4 @@
-"""What a network answers (`Output`), the context of one forward pass, and the checks of sample
-shapes.
-"""
+"""`Output` of a network, the context of one forward pass, and checks of sample shapes."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ class Output(NamedTuple):
 
 ROW_WEIGHTS: ContextVar[Tensor | None] = ContextVar("row weights of this pass", default=None)
 KEY: ContextVar[Key | None] = ContextVar("key of this pass", default=None)
-PLAIN: ContextVar[bool] = ContextVar(
-    "no kernels of our own: the pass is being traced", default=False
-)
+PLAIN: ContextVar[bool] = ContextVar("no custom kernels: the pass is being traced", default=False)
 _CALLS: ContextVar[dict[int, int] | None] = ContextVar("calls in this pass", default=None)
 
 
@@ -59,7 +55,7 @@ SHARE: ContextVar[Share | None] = ContextVar("share of the rows of this pass", d
 
 @contextmanager
 def share_context(share: Share) -> Iterator[None]:
-    """While this lasts, a pass sees some of the rows only."""
+    """Declare that forward passes inside the context see a share of the rows only."""
     token = SHARE.set(share)
     try:
         yield
@@ -110,7 +106,7 @@ class forward_context:  # noqa: N801 - reads as a statement: with forward_contex
 
 
 def call_number(module: nn.Module) -> int:
-    """How often `module` was called before in this forward pass.
+    """Return how often `module` was called before in this forward pass.
 
     A dropout layer used at two places of a network must draw two masks.
     """

@@ -1,4 +1,4 @@
-"""A module with given weights in place of its own, also where layers share some."""
+"""Calling a module with given weights instead of its own, including shared weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 
 def find_tied_names(module: nn.Module) -> dict[str, str]:
-    """Further names of tensors that two layers share, with the name ``named_parameters`` gives.
+    """Map additional names of shared tensors to the name given by ``named_parameters``.
 
     A layer that has two names is one layer, and its tensors have one name.
 

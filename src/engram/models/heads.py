@@ -1,4 +1,4 @@
-"""Heads: features to one logit per class, each class a row that can be set alone."""
+"""Heads: from features to one logit per class, with one row of weights per class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engram.errors import check_int
 
 
 def _make_column_keys(seed: keys.Key, classes: int, device: torch.device) -> Tensor:
-    """[C] one key per class in order of introduction, whatever the number of classes."""
+    """Make one key per class [C], independent of the number of classes."""
     key = keys.fold(seed, "head", torch.arange(classes, device=device))
     return torch.as_tensor(key)
 

@@ -1,6 +1,4 @@
-"""`BatchNorm` and `Dropout` for padded, mapped and resumed runs, and the normalisation they
-compute.
-"""
+"""`BatchNorm` and `Dropout` that support padding, mapping over runs and resuming."""
 
 from __future__ import annotations
 
@@ -17,12 +15,11 @@ from engram.models.forward_pass import KEY, ROW_WEIGHTS, SHARE, call_number
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation whose statistics leave out rows of weight 0.
+    """Batch normalisation whose statistics exclude rows of weight 0.
 
-    On the rows that count it equals ``torch.nn.BatchNorm1d`` and ``2d``. The running statistics
-    are replaced, not changed in place, so that ``torch.func.functional_call`` hands them out; only
-    where `in_place` says that nobody else holds them are they written. A
-    batch with fewer than two values per channel leaves them as they are.
+    On the other rows it equals ``torch.nn.BatchNorm1d`` and ``2d``. The running statistics are
+    replaced instead of modified, so that ``torch.func.functional_call`` returns them, unless
+    `in_place` is set. A batch with fewer than two values per channel does not change them.
 
     Parameters
     ----------
@@ -93,7 +90,7 @@ class BatchNorm(nn.Module):
         return y.reshape(x.shape) if fold else y
 
     def real_rows(self, x: Tensor) -> Tensor:
-        """[B] 1 for rows of x that count in this pass, 0 for padding."""
+        """Return [B] 1 for rows of x that count in this pass, 0 for padding."""
         weights = ROW_WEIGHTS.get()
         if weights is None:
             return torch.ones(len(x), dtype=x.dtype, device=x.device)
@@ -114,7 +111,7 @@ class BatchNorm(nn.Module):
         return y
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """[F] what normalised values are multiplied with, and what is added."""
+        """Return the factors [F] and offsets [F] of normalised values."""
         one, zero = torch.ones_like(self.mean), torch.zeros_like(self.mean)
         return (
             one if self.weight is None else self.weight,
@@ -122,7 +119,7 @@ class BatchNorm(nn.Module):
         )
 
     def observe(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        """Move the running statistics by those of a batch with `count` values per channel."""
+        """Update the running statistics by those of a batch with `count` values per channel."""
         rate = self.momentum * (count > 1).to(mean.dtype)
         unbiased = var.detach() * (count / (count - 1).clamp(min=1))
         self.mean = self.mean + rate * (mean.detach() - self.mean)
@@ -193,7 +190,7 @@ class Dropout(nn.Module):
         share = SHARE.get()
         if share is None:
             kept = keys.dropout_mask(key, self.p, *shape, device=x.device)
-        else:  # what the whole batch would draw; a model may have folded an axis into the rows
+        else:  # the mask of the whole batch; a model may have folded an axis into the rows
             folded = len(x) // share.rows
             start, total = share.start * folded, share.total * folded
             kept = keys.dropout_mask(key, self.p, total, *shape[1:], device=x.device)
@@ -236,7 +233,7 @@ class _Normalise(torch.autograd.Function):
         inner = _inner(x, axis)
         count = _count(x, real, axis)
         mask = real[:, None] > 0
-        # where, not times: what stands in a padding row must not matter even if it is not finite
+        # where instead of a product, so that padding rows may be infinite
         mean = torch.where(mask, _row_sums(x, axis), 0.0).sum(0) / count
         centred = x - _spread(mean, x, axis)
         if inner:
@@ -326,7 +323,7 @@ def normalise(
     x: Tensor, real: Tensor, weight: Tensor, bias: Tensor, *, eps: float, axis: int,
     ranks: Ranks | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Normalised x, and the mean and (biased) variance [F] of its real rows.
+    """Normalise x, and return the mean and (biased) variance [F] of its real rows, too.
 
     Parameters
     ----------
@@ -335,7 +332,7 @@ def normalise(
     axis
         Channel axis, 1 or -1.
     ranks
-        Who holds further rows of the batch; mean and variance are then those of all.
+        Ranks that hold other rows of the batch; mean and variance are over all of them.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Skeleton graphs: joints, bones, and the matrices that graph networks multiply with."""
+"""Skeleton graphs: joints, bones, and the adjacency matrices of graph networks."""
 
 from __future__ import annotations
 

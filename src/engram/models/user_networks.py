@@ -1,4 +1,4 @@
-"""A user's network: a module, a class or a factory, called with what it asks for."""
+"""User networks: a module, a class or a factory, called with the arguments it declares."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from torch import nn
 from engram.errors import bad, user_code_location
 from engram.plugins import load_user_object
 
-SHAPE_ARGUMENTS = (
-    "sample_shape",
-    "input_shape",
-    "shape",
-)  # parameters that get the shape of a sample
-CLASS_COUNT_ARGUMENTS = ("num_classes", "n_classes")  # parameters that get the number of classes
+# parameters that receive the shape of a sample, and the number of classes
+SHAPE_ARGUMENTS = ("sample_shape", "input_shape", "shape")
+CLASS_COUNT_ARGUMENTS = ("num_classes", "n_classes")
 Maker = nn.Module | Callable[..., nn.Module]
 
 
@@ -34,7 +31,7 @@ def is_user_network_name(name: Any) -> bool:
 
 
 def load_maker(name: Any) -> Maker:
-    """The module, class or factory behind a name, or what was given in place of one."""
+    """Load the module, class or factory of a name; other values are returned as they are."""
     found = load_user_object(name, what="model") if isinstance(name, str) else name
     if not isinstance(found, nn.Module) and not callable(found):
         raise bad("model", "a name, a dict, a torch.nn.Module, its class or a factory", found)
@@ -43,7 +40,7 @@ def load_maker(name: Any) -> Maker:
 
 
 def maker_options(maker: Maker) -> tuple[str, ...]:
-    """What can be set of a user's class or factory; nothing of a module that is built."""
+    """Return the options of a user's class or factory; a module has none."""
     if isinstance(maker, nn.Module):
         return ()
     known, taken = _parameters(maker), {*SHAPE_ARGUMENTS, *CLASS_COUNT_ARGUMENTS}
@@ -67,7 +64,7 @@ def takes_any_option(maker: Any) -> bool:
 def make_network(
     maker: Maker, shape: tuple[int, ...], classes: int, options: Mapping[str, Any]
 ) -> nn.Module:
-    """A copy of the module, or what the class or factory makes.
+    """Copy the module, or call the class or factory.
 
     Parameters called ``sample_shape`` (or ``input_shape``, ``shape``) get the shape of a sample,
     ``num_classes`` (or ``n_classes``) the number of classes; without the former, a first parameter
@@ -147,7 +144,7 @@ def _check_call(
     maker: Callable[..., Any], first: tuple[Any, ...], given: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:  # fmt: skip
-    """Complain about a class or factory that cannot be called so."""
+    """Raise for a class or factory that cannot be called with these arguments."""
     if not (known := _parameters(maker)):
         return
     signature = inspect.Signature(list(known.values()))

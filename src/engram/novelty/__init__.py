@@ -1,8 +1,7 @@
-"""Novelty detectors, one file each: how familiar does a network find an input?
+"""Novelty detectors, one file each: they score how familiar an input is to a network.
 
-Not here: metrics of detection (engram.metrics), what was recorded of detectors (engram.records),
-the outside set itself (engram.probes). Begin with detector.Detector, the contract, then softmax and
-knn; detectors() lists all.
+Detection metrics are in `engram.metrics`, recorded scores in `engram.records`, outside sets in
+`engram.probes`. Begin with `detector.Detector`, the contract, then `softmax` and `knn`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = [
 
 
 def detectors() -> dict[str, type[Detector]]:
-    """Every detector by its name.
+    """Return all detectors by name.
 
     Examples
     --------

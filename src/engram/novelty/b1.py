@@ -44,11 +44,11 @@ def refuse_bias(detector: str, facts: Facts) -> None:
 
 
 def expected_cosine(output: Output, rows: Tensor, columns: Tensor) -> Tensor:
-    """[B] sum over classes of probability times cosine."""
+    """Compute the sum [B] over classes of probability times cosine."""
     likely = mask_logits(output.logits, columns).softmax(-1)
     return (likely * cosines(output.features, rows)).sum(-1)
 
 
 def cosines(features: Tensor, rows: Tensor) -> Tensor:
-    """[B, C] between features [B, F] and class rows [C, F]."""
+    """Compute cosines [B, C] between features [B, F] and class rows [C, F]."""
     return F.normalize(features, dim=-1) @ F.normalize(rows, dim=-1).mT

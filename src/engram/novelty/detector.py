@@ -66,30 +66,30 @@ class Detector(Probe):
     searched: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     def start(self, facts: Facts) -> State:
-        """The state before the first stage: a tree of tensors."""
+        """Return the state before the first stage: a tree of tensors."""
         return {}
 
     def begin(self, state: State, stage: int) -> State:
-        """The state before the training rows of a stage."""
+        """Return the state before the training rows of a stage."""
         return state
 
     @property
     def passes(self) -> int:
-        """How often `fit` sees every training row; beyond 1, each time in another order."""
+        """Number of passes of `fit` over training rows; if above 1, in a new order each time."""
         return 1
 
     def passes_over(self, rows: int) -> int:
-        """The same for a task of so many rows."""
+        """Return the number of passes for a task with so many rows."""
         return self.passes
 
     @property
     def rows_at_once(self) -> int:
-        """The most rows of a batch of `fit`."""
+        """Maximum number of rows in a batch of `fit`."""
         return ROWS_PER_BATCH
 
     @property
     def only_scores(self) -> tuple[str, ...]:
-        """Options that `fit` does not look at: one fit serves a search over them."""
+        """Options that do not affect `fit`, so that a search over them needs one fit."""
         return ()
 
     def fit_options(self, rows: Sequence[int]) -> dict[str, Any]:
@@ -103,23 +103,23 @@ class Detector(Probe):
         }
 
     def digest(self, net: Net, x: Tensor) -> Tensor:
-        """[B, ...] what `fit` gets as ``batch.x`` where it makes several passes; computed once."""
+        """Compute what `fit` receives as ``batch.x`` [B, ...] if it makes several passes."""
         return x
 
     def fit(self, net: Net, batch: Batch, state: State) -> State:
-        """The state after some training rows of the task (those of weight 0 are padding)."""
+        """Return the state after some training rows of the task (weight 0 marks padding)."""
         return state
 
     def finish(self, state: State) -> State:
-        """The state after all training rows of the task."""
+        """Return the state after all training rows of the task."""
         return state
 
     def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
-        """[B] how familiar the inputs are under the head with these columns [C] (a mask)."""
+        """Score [B] how familiar inputs are under the head with the columns [C] (a mask)."""
         raise NotImplementedError(f"{type(self).__name__}.score is not written")
 
     def missing_methods(self) -> tuple[str, ...]:
-        """Methods that an own detector must have and lacks."""
+        """List required methods that a user's detector does not implement."""
         return ("score",) if type(self).score is Detector.score else ()
 
     def refuse(self, facts: Facts) -> None:
@@ -141,7 +141,7 @@ class Detector(Probe):
         return self.record_scores(view, self.fit_stage(view), began)
 
     def record_scores(self, view: StageView, state: Any, began: float) -> dict[str, Any]:
-        """Keep the state, store the scores; seconds since `began` and bytes of each run."""
+        """Store state and scores; also record seconds since `began` and bytes of each run."""
         view.keep(state)
         view.store(FAMILIARITY, torch.stack(self._scores(view, state), 1))
         calibration = self.calibration_scores(view, state)
@@ -152,7 +152,7 @@ class Detector(Probe):
         return {"seconds": np.full(len(view), seconds), "bytes": np.full(len(view), float(size))}
 
     def _map(self, view: StageView, function: Callable[..., Any], *args: Any) -> Any:
-        """`view.map`, or one run after the other where nothing can be mapped."""
+        """Call `view.map`, or loop over runs if the detector cannot be mapped."""
         if self.mapped or len(view) == 1:
             return view.map(function, *args)
         each = []
@@ -162,7 +162,7 @@ class Detector(Probe):
         return tree_map(lambda *parts: torch.cat(parts), *each)
 
     def fit_stage(self, view: StageView) -> Any:
-        """The state after the stage, [R, ...]."""
+        """Fit the stage, and return the state [R, ...]."""
         state = view.state
         if not view.stage:
             state = stack([dict(self.start(gather_facts(one))) for one in view.learners])
@@ -173,7 +173,7 @@ class Detector(Probe):
         return tree_map(torch.detach, state)
 
     def _fit_all(self, view: StageView, state: Any) -> Any:
-        """The state after all batches."""
+        """Fit all batches, and return the state."""
         if self.passes == 1 and type(self).digest is Detector.digest:
             for batch in view.batches(self.rows_at_once):
                 state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
@@ -185,14 +185,14 @@ class Detector(Probe):
         return self._fit_several(view, digested, state)
 
     def _fit_several(self, view: StageView, digested: list[Batch], state: Any) -> Any:
-        """The state after all passes over what `digest` made of the rows."""
+        """Fit all passes over the results of `digest`, and return the state."""
         found = state
         for found in self._passes(view, digested, state):  # noqa: B007 - the last one counts
             pass
         return found
 
     def _passes(self, view: StageView, digested: list[Batch], state: Any) -> Iterator[Any]:
-        """The state after each pass."""
+        """Iterate over the states after each pass."""
         wanted = [self.passes_over(len(one.task.train)) for one in view.learners]
         for again in range(max(wanted)):
             for batch in shuffle_rows(digested, view, again, self.rows_at_once, wanted):
@@ -200,7 +200,7 @@ class Detector(Probe):
             yield state
 
     def calibration_scores(self, view: StageView, state: Any) -> Tensor | None:
-        """[R, V] scores of validation rows that the network gets right, NaN for the others."""
+        """Score correctly classified validation rows [R, V], with NaN for the others."""
         columns = list_heads(view)[-1].columns
         parts = []
         for (batch, output), x in zip(
@@ -212,7 +212,7 @@ class Detector(Probe):
         return torch.cat(parts, 1) if parts else None
 
     def _validation(self, view: StageView) -> Iterator[Any]:
-        """Inputs of the validation rows; what is counted is their first reading."""
+        """Iterate over the inputs of validation rows, which have been counted as read before."""
         return (batch.x for batch in view.for_probe(view.needs, None).validation(ROWS_PER_BATCH))
 
     def _of_rows(
@@ -222,7 +222,7 @@ class Detector(Probe):
         return found
 
     def outside_scores(self, view: StageView, state: Any) -> Tensor:
-        """[R, M] scores of the outside set's validation rows under the newest head."""
+        """Score the outside set's validation rows [R, M] under the newest head."""
         columns = list_heads(view)[-1].columns
         parts = [
             self._map(view, self.score, x, columns, state)
@@ -231,7 +231,7 @@ class Detector(Probe):
         return torch.cat(parts, 1).float()
 
     def _scores(self, view: StageView, state: Any) -> list[Tensor]:
-        """[R, n] under every head, NaN for items that are never compared under it."""
+        """Score items [R, n] under every head, NaN for items not compared under it."""
         heads = list_heads(view)
         if self.by_head:
             return [self._scored(view, head, state) for head in heads]
@@ -250,7 +250,7 @@ class Detector(Probe):
 
 
 def _is_right(net: Net, batch: Batch, output: Output, columns: Tensor) -> Tensor:
-    """[B] whether the largest logit of the head is that of a row's class."""
+    """Return [B] whether the largest logit of the head is that of the row's class."""
     return (mask_logits(output.logits, columns).argmax(-1) == batch.target) & (batch.w > 0)
 
 
@@ -258,7 +258,7 @@ def _is_right(net: Net, batch: Batch, output: Output, columns: Tensor) -> Tensor
 
 
 class Facts(NamedTuple):
-    """What a detector may know of a run before it has seen anything."""
+    """Facts about a run that a detector may use before it has seen any rows."""
 
     columns: int  # C, output columns
     features: int  # F, what the last layer sees
@@ -271,12 +271,12 @@ class Facts(NamedTuple):
     rows: int = 0  # training rows of the first task
 
     def width(self, layer: str) -> int:
-        """How many numbers a layer of the model gives, averaged over places; checks its name."""
+        """Return the number of channels of a layer of the model; raise for unknown names."""
         return layer_width(self.learner, layer)
 
 
 def gather_facts(learner: RunLearner) -> Facts:
-    """What is known of a run."""
+    """Return the facts about a run."""
     net: Any = learner.networks.eval.get_submodule("net")
     data, names = learner.feed.data, learner.networks.layout.shapes
     std = torch.ones(1) if not data.std else torch.tensor(data.std)
@@ -309,7 +309,7 @@ def layer_width(learner: RunLearner | None, layer: str) -> int:
 
 
 def class_vectors(net: Net) -> Tensor:
-    """[C, F] the weights of the last layer."""
+    """Return the weights [C, F] of the last layer."""
     rows = net.params.get("net.head.weight")
     if rows is None:
         raise EngramError("detectors: the network has no head.weight with one row per class")
@@ -317,7 +317,7 @@ def class_vectors(net: Net) -> Tensor:
 
 
 def mask_logits(logits: Tensor, columns: Tensor) -> Tensor:
-    """Logits [B, C] of the columns [C] that compete, minus infinity for the others."""
+    """Mask logits [B, C] of columns that do not compete with minus infinity."""
     return logits.masked_fill(~columns, -torch.inf)
 
 
@@ -327,14 +327,14 @@ ROWS_PER_BATCH = 256  # rows of a batch
 
 
 class ComparedHead(NamedTuple):
-    """Columns [R, C] that compete, and the test items [R, n] that are compared under them."""
+    """Competing columns [R, C], and the test items [R, n] that are compared under them."""
 
     columns: Tensor
     wanted: Tensor
 
 
 def list_heads(view: StageView) -> list[ComparedHead]:
-    """One for each task learnt where the stream has a head per task, else one for all classes."""
+    """Return a head per learnt task for multi-head streams, otherwise one for all classes."""
     task, later = view.task, view.task > view.stage
     if view.streams[0].head == "single":
         return [ComparedHead(view.open, torch.ones_like(later))]
@@ -347,35 +347,35 @@ def list_heads(view: StageView) -> list[ComparedHead]:
 
 
 def newest_columns(view: StageView) -> Tensor:
-    """[R, C] columns of the newest task's head, or of all classes so far."""
+    """Return the columns [R, C] of the newest task's head, or of all classes so far."""
     return list_heads(view)[-1].columns
 
 
 def features_and_logits(net: FunctionalNet, x: Tensor) -> Output:
-    """Features as vectors, and logits."""
+    """Return the output with flattened features."""
     output = net(x)
     return Output(output.features.flatten(1), output.logits)
 
 
 def train_outputs(view: StageView) -> list[tuple[Batch, Output]]:
-    """The task's training rows, their inputs replaced by features, with what the network says."""
+    """Iterate over the task's training rows with features as inputs, and the outputs."""
     return _read_outputs(view, "train")
 
 
 def validation_outputs(view: StageView) -> list[tuple[Batch, Output]]:
-    """The same of its validation rows."""
+    """Do the same for the task's validation rows."""
     return _read_outputs(view, "valid")
 
 
 def _read_outputs(view: StageView, part: str) -> list[tuple[Batch, Output]]:
-    """Rows count as read by every detector that asks, though the network is asked once."""
+    """Count rows as read by every detector, although they are passed only once."""
     found, sizes = _pass_rows(view, part)
     view.reads["probe"] += sizes
     return found
 
 
 def _pass_rows(view: StageView, part: str) -> tuple[list[tuple[Batch, Output]], Any]:
-    """What the network says of rows, and how many rows [R] these are; found once for a stage."""
+    """Return the outputs for rows, and their number [R]; cached for a stage."""
     if view.whole is not None:
         parent, places = view.whole
         every, counts = _pass_rows(parent, part)
@@ -397,19 +397,19 @@ def _pass_rows(view: StageView, part: str) -> tuple[list[tuple[Batch, Output]], 
 def _trim_padding(
     found: list[tuple[Batch, Output]], places: list[int], longest: int
 ) -> Iterator[tuple[Batch, Output]]:
-    """Some runs of a pass, without what is padding for all of them."""
+    """Select runs of a pass, without rows that are padding for all of them."""
     for batch, output in found:
         rows = min(longest, batch.w.shape[1])
         longest -= rows
         if rows:
             own = batch.map(lambda leaf: leaf[places])
             short = Batch._make([*(leaf[:, :rows] for leaf in own.per_row), *own[7:]])
-            said = Output(output.features[places, :rows], output.logits[places, :rows])
-            yield short, said
+            outputs = Output(output.features[places, :rows], output.logits[places, :rows])
+            yield short, outputs
 
 
 def check_scores(detector: Any, scores: Any) -> Tensor:
-    """Scores [R, B] of the rows of runs, if an own detector has given such."""
+    """Return scores [R, B]; raise for a user's detector with another shape."""
     if not isinstance(scores, Tensor) or scores.ndim != 2:
         got = ["B", *scores.shape[2:]] if isinstance(scores, Tensor) else scores
         raise bad(f"score of {type(detector).__name__}", "one number for each row, ['B'],", got)
@@ -417,14 +417,14 @@ def check_scores(detector: Any, scores: Any) -> Tensor:
 
 
 def outside_outputs(view: StageView, part: str = "valid") -> list[Output]:
-    """What the networks say to rows of the outside set."""
+    """Iterate over the outputs for rows of the outside set."""
     return [view.map(features_and_logits, x) for x in view.outside(part, ROWS_PER_BATCH)]
 
 
 def shuffle_rows(
     parts: list[Batch], view: StageView, again: int, size: int, passes: Sequence[int]
 ) -> Iterator[Batch]:
-    """The rows of some batches [R, B, ...] in an order of each run's own, padding behind.
+    """Shuffle the rows of batches [R, B, ...] separately for each run, with padding last.
 
     A run that has seen them in all its passes gets padding alone.
     """
@@ -448,13 +448,13 @@ def shuffle_rows(
 
 @dataclass(frozen=True)
 class OutputDetector(Detector):
-    """A detector that only reads features and logits: all of them share one pass over any rows.
+    """A detector that reads features and logits only, from a pass shared by all such detectors.
 
     Write `familiarity`, and `learn` where something is fitted.
     """
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
-        """[B] from features [B, F], logits [B, C] and the last layer's class rows [C, F]."""
+        """Score [B] from features [B, F], logits [B, C] and the last layer's rows [C, F]."""
         raise NotImplementedError(f"{type(self).__name__}.familiarity is not written")
 
     def missing_methods(self) -> tuple[str, ...]:
@@ -463,7 +463,7 @@ class OutputDetector(Detector):
         return ("familiarity",) if asks and usual else ()
 
     def learn(self, output: Output, batch: Batch, state: State) -> State:
-        """As `fit`, from what the network says of the rows."""
+        """Like `fit`, from the outputs of the network."""
         return state
 
     def fit(self, net: Net, batch: Batch, state: State) -> State:

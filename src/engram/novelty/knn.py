@@ -76,13 +76,13 @@ BankState = Mapping[str, Any]
 
 
 def make_empty_bank(like: Tensor, **widths: int) -> dict[str, Any]:
-    """A bank of no rows; what it will keep of each, and how wide."""
+    """Make an empty bank for values of the given widths."""
     rows = {name: like.new_zeros(0, width) for name, width in widths.items()}
     return {"rows": rows, "rank": like.new_zeros(0), "count": like.new_zeros(())}
 
 
 def open_bank(bank: BankState, keep: int) -> dict[str, Any]:
-    """Room for the rows of another task; rank 0 is an empty place."""
+    """Add room for the rows of another task; rank 0 marks an empty slot."""
     rows, rank = bank["rows"], bank["rank"]
     more = {k: torch.cat([v, v.new_zeros(keep, v.shape[1])]) for k, v in rows.items()}
     rank = torch.cat([rank, rank.new_zeros(keep)])
@@ -92,7 +92,7 @@ def open_bank(bank: BankState, keep: int) -> dict[str, Any]:
 def add_to_bank(
     bank: BankState, rows: Mapping[str, Tensor], batch: Batch, *, keep: int, word: str
 ) -> dict[str, Any]:
-    """With rows [B, ...] of a batch: those drawn highest by a key of task and place are kept."""
+    """Add rows [B, ...] of a batch; those with the highest keyed random ranks are kept."""
     real, size = batch.w > 0, keep
     place = bank["count"] + torch.arange(len(real), device=real.device)
     key = keys.fold(batch.now, word, place.long())

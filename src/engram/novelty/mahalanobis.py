@@ -120,7 +120,7 @@ class Mahalanobis(Detector):
         return self._each(state, lambda own, i: add_to_sums(own, (*below, f)[i], which, w))
 
     def _counts_for_fit(self, output: Output, batch: Batch) -> Tensor:
-        """[B] which rows count: no padding and, if wanted, no mistakes."""
+        """Return [B] which rows count: no padding and, optionally, no misclassified rows."""
         if not self.right:
             return batch.w > 0
         return (mask_logits(output.logits, batch.open).argmax(-1) == batch.target) & (batch.w > 0)
@@ -148,7 +148,7 @@ class Mahalanobis(Detector):
         return {**state, "weights": weights, "bias": bias}
 
     def by_layer(self, net: Net, x: Tensor, state: State) -> Tensor:
-        """[B, L] minus half the squared distance in every layer, the features last."""
+        """Compute minus half the squared distance [B, L] in every layer, features last."""
         own = self._parts(state)
 
         def familiarity(x: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class Mahalanobis(Detector):
         return net(x, want=self._paths) if self.layers else net(x)
 
     def _seen(self, output: Output) -> list[Tensor]:
-        """[B, F] of every layer, the features last."""
+        """Return the outputs [B, F] of every layer, features last."""
         found = [pool_places(output.layers[name]) for name in self._paths]
         return [one.double() for one in (*found, output.features.flatten(1))]
 
@@ -210,7 +210,7 @@ FOLDS = 5
 
 
 def combine_layers(parts: Tensor, weights: tuple[float, ...], bias: float) -> Tensor:
-    """[B] probability that an input is familiar, from the scores [B, L] of layers.
+    """Combine scores [B, L] of layers to the probability [B] that an input is familiar.
 
     Examples
     --------
@@ -221,12 +221,12 @@ def combine_layers(parts: Tensor, weights: tuple[float, ...], bias: float) -> Te
 
 
 def pool_places(layer: Tensor) -> Tensor:
-    """[B, F] the output of a layer, averaged over places where it has some."""
+    """Average the output of a layer over positions, if it has any: [B, F]."""
     return layer.flatten(2).mean(-1) if layer.ndim > 2 else layer
 
 
 def make_empty_statistics(like: Tensor, columns: int, f: int) -> dict[str, Tensor]:
-    """Means and covariance of no rows."""
+    """Make the state before any rows."""
     empty = like.new_zeros
     return {
         "means": empty(columns, f), "known": empty(columns).bool(),
@@ -236,7 +236,7 @@ def make_empty_statistics(like: Tensor, columns: int, f: int) -> dict[str, Tenso
 
 
 def add_to_sums(state: GaussianState, f: Tensor, which: Tensor, w: Tensor) -> dict[str, Tensor]:
-    """Sums over rows f [B, F] with classes [B, C] and weights [B]."""
+    """Add rows f [B, F] with classes [B, C] and weights [B] to the sums."""
     return {
         **state, "sums": state["sums"] + which.mT @ f, "counts": state["counts"] + which.sum(0),
         "squares": state["squares"] + (f * w[:, None]).mT @ f,
@@ -244,7 +244,7 @@ def add_to_sums(state: GaussianState, f: Tensor, which: Tensor, w: Tensor) -> di
 
 
 def update_gaussians(state: GaussianState, shrink: float = 0.0) -> dict[str, Tensor]:
-    """Means of new classes and the covariance of all rows so far, from the sums of a stage."""
+    """Update means of new classes and the covariance of all rows from the sums of a stage."""
     sums, counts = state["sums"], state["counts"]
     fresh = sums / counts.clamp(min=1)[:, None]
     means = torch.where(state["known"][:, None], state["means"], fresh)
@@ -262,7 +262,7 @@ def update_gaussians(state: GaussianState, shrink: float = 0.0) -> dict[str, Ten
 
 
 def invert_covariance(covariance: Tensor, shrink: float = 0.0) -> Tensor:
-    """The precision, whatever the rank; see `Mahalanobis.shrink`.
+    """Compute the precision matrix of a covariance of any rank; see `Mahalanobis.shrink`.
 
     Examples
     --------
@@ -278,7 +278,7 @@ def invert_covariance(covariance: Tensor, shrink: float = 0.0) -> Tensor:
 
 
 def nearest_distance(features: Tensor, state: GaussianState) -> Tensor:
-    """[B] minus half the squared distance to the nearest known mean.
+    """Compute minus half the squared distance [B] to the nearest known mean.
 
     Examples
     --------
@@ -297,7 +297,7 @@ def nearest_distance(features: Tensor, state: GaussianState) -> Tensor:
 
 
 def fit_logistic(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights [L] and bias of a logistic regression of rows [n, L] against others [m, L].
+    """Fit a logistic regression of rows [n, L] against others [m, L]: weights [L] and bias.
 
     Its penalty is chosen by cross-validation. Without rows on one side, all inputs are alike.
 

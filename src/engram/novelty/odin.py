@@ -58,5 +58,5 @@ class ODIN(Detector):
 
 
 def sign_or_one(slope: Tensor) -> Tensor:
-    """The sign of a gradient, with 1 for 0."""
+    """Return the sign of a gradient, with 1 for 0."""
     return torch.where(slope >= 0, 1.0, -1.0).to(slope)

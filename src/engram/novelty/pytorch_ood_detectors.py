@@ -109,7 +109,7 @@ class Wrapped(OutputDetector):
         return self._asked(self._fitted(net, columns, state), output, columns)
 
     def _asked(self, one: Any, output: Output, columns: Tensor) -> Tensor:
-        """The package says how foreign inputs are."""
+        """Return familiarity: the negative of the package's outlier score."""
         with self._by_name():
             if hasattr(one, "predict_logits"):
                 foreign = one.predict_logits(output.logits.cpu()[:, columns.cpu()])
@@ -141,7 +141,7 @@ class Wrapped(OutputDetector):
 
     @contextmanager
     def _by_name(self) -> Iterator[None]:
-        """Inside, what the package finds wrong is told as its detector's."""
+        """Turn errors raised by the package into errors that name the detector."""
         try:
             yield
         except Exception as error:

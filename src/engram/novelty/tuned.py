@@ -82,12 +82,12 @@ class Tuned(Detector):
 
     @property
     def option_values(self) -> Mapping[str, Sequence[Any]]:
-        """Options and values that are combined."""
+        """Options with the values to combine."""
         return self.grid or self.detector.searched
 
     @cached_property
     def points(self) -> list[dict[str, Any]]:
-        """Every combination of values."""
+        """All combinations of values."""
         names, values = zip(*self.option_values.items(), strict=True)
         return [dict(zip(names, point, strict=True)) for point in itertools.product(*values)]
 
@@ -173,7 +173,7 @@ class Tuned(Detector):
         return choice, [pick(fitted[by_candidate[c]], r) for r, c in enumerate(choice)]
 
     def _areas_under_curve(self, view: StageView, one: Detector, state: Any) -> list[float]:
-        """[R] areas under the curve; NaN where the network gets no validation row right."""
+        """Compute areas under the curve [R]; NaN if no validation row is classified correctly."""
         inside = one.calibration_scores(view, state)
         outside = one.outside_scores(view, state).nan_to_num(nan=-torch.inf)
         assert inside is not None  # there are validation rows
@@ -187,7 +187,7 @@ class Tuned(Detector):
 
 
 class StagePart(NamedTuple):
-    """Runs of a view that were seen apart, and the rows {metric: [R]} that came of it."""
+    """A view of some runs, and its result rows {metric: [R]}."""
 
     places: list[int]
     view: StageView
@@ -195,7 +195,7 @@ class StagePart(NamedTuple):
 
 
 def select_runs(view: StageView, places: Sequence[int], state: Any) -> StageView:
-    """A view of some runs; `state` [R, ...] is that of all."""
+    """Make a view of some runs; `state` [R, ...] is that of all."""
     return view.select_runs(places, tree_map(lambda leaf: leaf[list(places)], state))
 
 

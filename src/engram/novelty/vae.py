@@ -149,7 +149,7 @@ class VAE(Detector):
         return net(x).features.flatten(1) if self.of == "features" else x
 
     def fit(self, net: Net, batch: Batch, state: State) -> State:
-        """One step of Adam; rows are what `digest` made of them."""
+        """Take one step of Adam; rows are results of `digest`."""
         x = (batch.x - state["centre"]) / state["unit"]
         place = torch.arange(len(x), device=x.device)
         key: Any = keys.fold(state["key"], batch.now, state["steps"], place)  # [B]
@@ -196,7 +196,7 @@ class VAE(Detector):
         return chosen
 
     def _held(self, net: Net, x: Tensor, w: Tensor, state: State) -> Tensor:
-        """The loss summed over rows [B] that nothing is dropped of."""
+        """Compute the loss summed over rows [B], without dropout."""
         seen = (x - state["centre"]) / state["unit"]
         error, divergence = self._ask(state["weights"], seen, None)
         return ((w > 0) * (error + divergence)).sum()
@@ -231,7 +231,7 @@ def reconstruction_familiarity(error: Tensor, divergence: Tensor, form: str = "i
 
 
 def _keep_better(better: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """Leaves [R, ...] of the runs that got better [R], of the others as they were."""
+    """Take new leaves [R, ...] for runs that improved [R], old ones for the others."""
     return torch.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
@@ -253,7 +253,7 @@ def mean_and_deviation(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=64)
 def make_autoencoder(shape: tuple[int, ...], latent: int) -> nn.Module:
-    """The autoencoder of samples of a shape; its own weights are never used."""
+    """Build the autoencoder for samples of a shape; its own weights are never used."""
     with torch.random.fork_rng(devices=[]):
         return _build_autoencoder(shape, latent)
 
@@ -264,7 +264,7 @@ def _build_autoencoder(shape: tuple[int, ...], latent: int) -> nn.Module:
 
 
 def initial_weights(shape: tuple[int, ...], latent: int, key: keys.Key) -> dict[str, Tensor]:
-    """Weights to begin with, drawn with a key."""
+    """Draw initial weights with a key."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(keys.torch_seed(key))
         return {
@@ -279,7 +279,7 @@ DROPOUT = 0.2
 
 
 def kl_divergence(mean: Tensor, variance: Tensor) -> Tensor:
-    """[B] Kullback-Leibler divergence of N(mean, variance) from N(0, 1).
+    """Compute the Kullback-Leibler divergence [B] of N(mean, variance) from N(0, 1).
 
     Examples
     --------
@@ -290,7 +290,7 @@ def kl_divergence(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 class Autoencoder(nn.Module):
-    """What both share. Without noise the mean of z is decoded; without key nothing is dropped."""
+    """Base class. Without noise the mean of z is decoded; without a key there is no dropout."""
 
     def forward(
         self, x: Tensor, noise: Tensor | None = None, key: Tensor | None = None
@@ -406,7 +406,7 @@ Weights = Mapping[str, Tensor]
 
 
 def adam_step(state: AdamState, slope: Weights, lr: float, real: Tensor) -> AdamState:
-    """The state after a step; the same state where a batch holds no row.
+    """Return the state after a step; unchanged if a batch has no rows.
 
     All weights at once: a step of a small network is over before the next kernel is launched.
     """
@@ -430,12 +430,12 @@ def adam_step(state: AdamState, slope: Weights, lr: float, real: Tensor) -> Adam
 
 
 def flatten_tensors(parts: Weights) -> Tensor:
-    """[P] some tensors as one vector."""
+    """Flatten tensors to one vector [P]."""
     return torch.cat([part.reshape(-1) for part in parts.values()])
 
 
 def unflatten_vector(vector: Tensor, like: Weights) -> dict[str, Tensor]:
-    """Views of a vector with the names and shapes of others.
+    """Return views of a vector with the names and shapes of other tensors.
 
     Examples
     --------

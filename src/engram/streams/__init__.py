@@ -1,9 +1,8 @@
-"""Streams of tasks: row numbers and class masks over one `Data`.
+"""Streams of tasks: row numbers and class masks over one `Data`, and the scenarios that make them.
 
-A scenario is a function from data to a stream; `SCENARIOS` has them by name. No inputs are copied
-and nothing is trained here; the engine runs streams, the records keep their results. Begin with
-`stream` (`Stream`, `Task`), then `class_incremental`, the simplest scenario; `access_guard` is what
-methods are held to.
+Inputs are never copied here, and nothing is trained: see `engram.data` and `engram.engine`. Begin
+with `stream` (`Stream`, `Task`), then `incremental_streams.class_incremental`, the simplest
+scenario; `access_guard` enforces what a method may read.
 """
 
 from engram.streams.access_guard import Ledger, MethodView
@@ -32,7 +31,7 @@ SCENARIOS = {
     )
 }  # fmt: skip
 
-# What a scenario cannot do without, with a value that shows the form.
+# Required options of scenarios, with an example value.
 NEEDED: dict[str, dict[str, str]] = {
     "domain_incremental": {"by": "view"},
     "permuted": {"tasks": "5"},

@@ -1,4 +1,4 @@
-"""What a method may read (`MethodView`), and the ledger of what it has read."""
+"""`MethodView`, which checks every read of a method, and `Ledger`, which counts them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READS = ("own", "past")
 
 
 class MethodView:
-    """What a method sees of a stream while it learns task `stage`.
+    """Access control for a method while it learns task `stage` of a stream.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class MethodView:
         ``own``: the current task's training and in-task validation rows, and the memory.
         ``past``: those of earlier tasks as well, whether kept or not.
     ledger
-        Where reads are counted; share one between the stages of a run.
+        Counts the reads; share one between the stages of a run.
 
     Examples
     --------
@@ -76,9 +76,9 @@ earlier tasks it must declare reads = "past".
         memory_rows: Tensor | None = None,
         memory_stages: Tensor | None = None,
     ) -> None:
-        """Count the reading of `rows` [n] as of tasks `stages` [n], or raise AccessError.
+        """Count a read of `rows` [n] as of tasks `stages` [n], or raise AccessError.
 
-        `memory_rows`, `memory_stages` [m]: the (row, stage) pairs the memory holds now.
+        `memory_rows`, `memory_stages` [m]: the (row, stage) pairs in the memory.
         """
         self._check_shapes(rows, stages, memory_rows, memory_stages)
         if not len(rows):
@@ -96,17 +96,15 @@ earlier tasks it must declare reads = "past".
         totals = torch.stack([part.sum() for part in (train, valid, kept, past, refused)]).tolist()
         if totals[-1]:
             raise AccessError(self._complaint(rows[refused], stages[refused]))
-        for kind, count in zip(
-            READ_KINDS[:4], totals[:-1], strict=True
-        ):  # all that a method may read
+        for kind, count in zip(READ_KINDS[:4], totals[:-1], strict=True):
             self.ledger.record(self.stage, kind, count)
 
     def allow_task(self) -> None:
-        """Count the reading of all training rows of the current task, which always is allowed."""
+        """Count a read of all training rows of the current task, which is always allowed."""
         self.ledger.record(self.stage, "train", len(self.train))
 
     def allow_now(self, rows: Tensor) -> None:
-        """As `allow`, for rows as of the current task; quick where all are training rows."""
+        """Like `allow`, for rows as of the current task; fast if all are training rows."""
         if rows.ndim == 1 and len(rows) and _are_in_range(rows, len(self.stream.data)):
             train, valid = (self._table(kind, rows.device)[rows] for kind in ("train", "valid"))
             if bool(train.all()) and not bool(valid.any()):
@@ -114,7 +112,7 @@ earlier tasks it must declare reads = "past".
         return self.allow(rows, torch.full_like(rows, self.stage))
 
     def allow_memory(self, rows: Tensor, stages: Tensor) -> None:
-        """As `allow`, for all that the memory holds; quick where all of it is of earlier tasks."""
+        """Like `allow`, for the whole memory; fast if all of it is from earlier tasks."""
         known = rows.ndim == 1 and rows.shape == stages.shape and len(rows)
         if (
             known
@@ -125,10 +123,10 @@ earlier tasks it must declare reads = "past".
         return self.allow(rows, stages, rows, stages)
 
     def allow_kept(self, rows: Tensor, stages: Tensor, held: Tensor, held_stages: Tensor) -> None:
-        """Refuse exemplars that neither were held before nor are training rows shown here.
+        """Raise for exemplars that are neither training rows of the task nor in the old memory.
 
-        `rows`, `stages` [n]: the new memory; `held`, `held_stages` [m]: the memory before. Nothing
-        is counted, because nothing is read.
+        `rows`, `stages` [n]: the new memory; `held`, `held_stages` [m]: the old one. Nothing is
+        counted, because nothing is read.
         """
         self._check_shapes(rows, stages, held, held_stages)
         good = self._may_stay(rows, stages, held, held_stages)
@@ -144,7 +142,7 @@ earlier tasks it must declare reads = "past".
         )
 
     def _may_stay(self, rows: Tensor, stages: Tensor, *held: Tensor) -> np.ndarray:
-        """[n] whether a memory may hold each item; in numpy, which takes a third of the time."""
+        """[n] whether a memory may hold each item; in numpy, which is three times as fast here."""
         row, stage = rows.numpy(), stages.numpy()
         size, cpu = len(self.stream.data), torch.device("cpu")
         inside = (row >= 0) & (row < size) & (stage >= 0) & (stage <= self.stage)
@@ -174,7 +172,7 @@ earlier tasks it must declare reads = "past".
                 raise bad(second, f"shape {tuple(a.shape)} [n], as {first}", tuple(b.shape))
 
     def _table(self, kind: str, device: torch.device) -> Tensor:
-        """[N] whether a row is of this kind in the current task; all runs of a stream share it."""
+        """[N] whether a row is of this kind in the current task; cached for the stream."""
         known: dict[Any, Tensor] = self.stream.__dict__.setdefault("_kind_tables", {})
         if (kind, self.stage, device) not in known:
             table = torch.zeros(len(self.stream.data), dtype=torch.bool)
@@ -188,10 +186,10 @@ earlier tasks it must declare reads = "past".
             return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         n = len(self.stream.data)
         kept, kept_stages = kept.to(rows.device), kept_stages.to(rows.device)
-        # Pads and current rows must not alias an earlier pair.
+        # padding and current rows must not alias an earlier pair
         real = (kept >= 0) & (kept < n) & (kept_stages >= 0) & (kept_stages < self.stage)
         place = (kept_stages * n + kept)[real]
-        # One scratch table serves all calls: set, look up, clear costs the memory's size, not N.
+        # one scratch table for all calls: setting and clearing costs the size of the memory, not N
         held = self._scratch(rows.device)
         held[place] = True
         found = held[(stages * n + rows).clamp(max=len(held) - 1)]
@@ -217,11 +215,11 @@ earlier tasks it must declare reads = "past".
     def _complaint(self, rows: Tensor, stages: Tensor) -> str:
         row, stage = int(rows[0]), int(stages[0])
         more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
-        said = f"task {self.stage}: row {row} as of task {stage}{more} {self._fault(row, stage)}. "
+        fault = f"task {self.stage}: row {row} as of task {stage}{more} {self._fault(row, stage)}. "
         rule = "A method may read train and valid rows of its own task and what its memory holds"
         if self.reads == "past":
-            return said + rule + ', and with reads = "past" those of earlier tasks.'
-        return said + rule + '; to read earlier tasks it must declare reads = "past".'
+            return fault + rule + ', and with reads = "past" those of earlier tasks.'
+        return fault + rule + '; to read earlier tasks it must declare reads = "past".'
 
     def _fault(self, row: int, stage: int) -> str:
         if not 0 <= row < len(self.stream.data):
@@ -241,7 +239,7 @@ def _are_in_range(numbers: Tensor, stop: int) -> bool:
 
 
 def _describe_uses(stream: Stream, row: int) -> str:
-    """Where a row occurs, in words."""
+    """Describe where a row occurs."""
     found: list[str] = []
     for kind in ("train", "valid", "post_valid", "test"):
         where = [k for k, task in enumerate(stream) if bool((getattr(task, kind) == row).any())]
@@ -252,7 +250,7 @@ def _describe_uses(stream: Stream, row: int) -> str:
 
 
 def check_row_numbers(**given: Any) -> None:
-    """Complain about rows or stages that are not tensors [n] of whole numbers.
+    """Raise for rows or stages that are not tensors [n] of whole numbers.
 
     Examples
     --------
@@ -279,18 +277,17 @@ def check_row_numbers(**given: Any) -> None:
 READ_KINDS = (
     "train", "valid", "memory", "past", "probe", "prologue", "outside", "held_out", "test",
 )  # fmt: skip
-SCORED_KINDS = ("held_out", "test")  # read after training, to judge it
+SCORED_KINDS = ("held_out", "test")  # read after training, for evaluation
 
 
 class Ledger:
-    """How many rows were read, by stage and kind.
+    """Number of rows read, by stage and kind.
 
-    Kinds: ``train`` and ``valid`` rows of the current task, ``memory`` rows that were kept,
-    ``past`` rows of earlier tasks that were not kept (only methods that declare it), ``probe`` rows
-    on which measurements were fitted after a stage (see `engram.Probe`), ``prologue`` rows set
-    aside from all tasks, from which a root learnt before the first, ``outside`` rows of another
-    data set, by which detectors were tuned, ``held_out`` validation rows and ``test`` rows that
-    were scored: of all tasks after every stage, and wherever a curve was taken.
+    Kinds: ``train`` and ``valid`` rows of the current task; ``memory``: stored rows; ``past``: rows
+    of earlier tasks that are not stored (only for methods that declare it); ``probe``: rows on
+    which probes were fitted after a stage (see `engram.Probe`); ``prologue``: rows set aside from
+    all tasks for pretraining; ``outside``: rows of another data set on which detectors were tuned;
+    ``held_out`` validation and ``test`` rows that were scored, after every stage and for curves.
 
     Examples
     --------
@@ -314,15 +311,15 @@ class Ledger:
             kinds[kind] = kinds.get(kind, 0) + count
 
     def count(self, stage: int, kind: str) -> int:
-        """Rows of a kind read in a stage."""
+        """Return the number of rows of a kind read in a stage."""
         return self._counts.get(stage, {}).get(check_choice("kind", kind, READ_KINDS), 0)
 
     def total(self, kind: str) -> int:
-        """Rows of a kind read in all stages."""
+        """Return the number of rows of a kind read in all stages."""
         return sum(self.count(stage, kind) for stage in self._counts)
 
     def to_dict(self) -> dict[str, dict[str, int]]:
-        """Counts by stage and kind, as values that JSON can hold."""
+        """Return the counts by stage and kind, as values that JSON can hold."""
         return {
             str(stage): {kind: kinds[kind] for kind in READ_KINDS if kind in kinds}
             for stage, kinds in sorted(self._counts.items())
@@ -330,7 +327,7 @@ class Ledger:
 
     @classmethod
     def from_dict(cls, plain: dict[str, dict[str, int]]) -> Ledger:
-        """The ledger that wrote `plain`."""
+        """Make the ledger from the result of `to_dict`."""
         ledger = cls()
         for stage, kinds in plain.items():
             for kind, count in kinds.items():
@@ -338,11 +335,11 @@ class Ledger:
         return ledger
 
     def load_dict(self, plain: dict[str, dict[str, int]]) -> None:
-        """Hold the counts of `to_dict`, and no others."""
+        """Replace all counts by those of a `to_dict`."""
         self._counts = Ledger.from_dict(plain)._counts
 
     def copy(self) -> Ledger:
-        """A ledger with the same counts, which goes on by itself."""
+        """Return an independent ledger with the same counts."""
         twin = Ledger()
         twin._counts = {stage: dict(kinds) for stage, kinds in self._counts.items()}
         return twin

@@ -1,4 +1,4 @@
-"""Streams whose classes have equally many training rows, by generated copies of their images."""
+"""Class balancing of a stream by augmented copies of training images."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def balance(
     Parameters
     ----------
     flip, rotate
-        Probability that a copy is mirrored from left to right, and that it is turned. A copy that
-        is neither is its source once more.
+        Probability that a copy is mirrored from left to right, and that it is rotated. A copy may
+        be neither.
     degrees
         Largest rotation of a copy, to either side.
     per_class
         Minimum number of rows per class, instead of the size of the largest class.
     seed
-        From which sources and changes are drawn. Every row of a class is copied equally often, or
-        once more than others; the order of the classes does not matter.
+        Draws sources and changes. The numbers of copies of two rows of a class differ by at most
+        one; the order of the classes does not matter.
 
     Examples
     --------
@@ -79,8 +79,8 @@ def _check(stream: Any) -> None:
 
 
 def _add_copies(data: Data, rows: Tensor, options: dict[str, Any]) -> Data:
-    """The data with its copies; the same object for the same rows and options."""
-    # Runs train together only over one Data, and orders of classes all have the same rows.
+    """Return the data with copies; the same object for the same rows and options."""
+    # cached, because runs train together only over the same Data object
     known: dict[Any, Data] = data.__dict__.setdefault("_copied", {})
     name = (rows.numpy().tobytes(), data.fingerprint(), *options.items())
     if name not in known:
@@ -100,7 +100,7 @@ def _add_copies(data: Data, rows: Tensor, options: dict[str, Any]) -> Data:
 def _draw_sources(
     data: Data, rows: Tensor, per_class: int | None, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """The source and the key of each copy, class after class by their first rows."""
+    """Draw the source and the key of each copy, class by class in order of their first rows."""
     groups = split_by_class(data, rows)
     largest = max(len(group) for group in groups)
     wanted = largest if per_class is None else check_int("per_class", per_class, low=1)
@@ -120,7 +120,7 @@ def _draw_sources(
 
 
 def _with_copies(task: Task, source: Tensor, stored: int) -> Task:
-    """The task with the copies of its training rows."""
+    """Return the task with the copies of its training rows."""
     mine = torch.isin(source, task.train.cpu()).nonzero()[:, 0] + stored
     train = torch.cat([task.train, mine.to(task.train.device)])
     return replace(task, train=train)

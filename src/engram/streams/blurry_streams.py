@@ -1,4 +1,4 @@
-"""Streams without sharp borders: blurry classes, new instances of the same classes, one pass."""
+"""Streams without clear task boundaries: blurry classes, new instances of all classes, online."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def blurry(
     tasks
         Number of tasks; classes are spread over them as evenly as possible.
     mix
-        Share of each class's training rows that is dealt to the other tasks.
+        Share of each class's training rows that is moved to the other tasks.
     order, seed, valid
-        As in `class_incremental`; the seed also draws the rows that leave home.
+        As in `class_incremental`; the seed also draws the rows that are moved.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def blurry(
 
 
 def _spread_rows(data: Data, at_home: list[Tensor], mix: float, seed: int) -> list[Tensor]:
-    """Send a share of each class to the other tasks, in turn."""
+    """Distribute a share of each class over the other tasks."""
     parts: list[list[Tensor]] = [[] for _ in at_home]
     for home, rows in enumerate(at_home):
         others = [k for k in range(len(at_home)) if k != home]
@@ -105,7 +105,7 @@ def _spread_rows(data: Data, at_home: list[Tensor], mix: float, seed: int) -> li
 
 @scenario
 def new_instances(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) -> Stream:
-    """All classes in every task, each time with new rows.
+    """Use all classes in every task, each time with new rows.
 
     Examples
     --------
@@ -137,12 +137,12 @@ def new_instances(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) 
 
 
 def online(stream: Stream, *, task_labels: bool = True) -> Stream:
-    """The same stream with a single pass over each task.
+    """Return the same stream with a single pass over each task.
 
     Parameters
     ----------
     task_labels
-        Whether the method is told which task a row belongs to and when tasks change.
+        Whether the method knows the task of a row, and when a new task begins.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Class ids and names, groups of classes, and the tasks made of them."""
+"""Classes by id or name, orders and groups of classes, and the tasks made of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engram.streams.stream import Task
 
 
 def class_id(argument: str, wanted: Any, data: Data) -> int:
-    """The id of a class given by id (a whole number) or by name (text)."""
+    """Return the id of a class given by id or by name."""
     if isinstance(wanted, str):
         found = [i for i, name in enumerate(data.classes) if name == wanted]
         if not found:
@@ -35,12 +35,12 @@ def class_id(argument: str, wanted: Any, data: Data) -> int:
 
 
 def check_seed(seed: int | None) -> int:
-    """The seed as a number; None draws as seed 0 does."""
+    """Return the seed as a number; None is the same as 0."""
     return 0 if seed is None else check_int("seed", seed)
 
 
 def all_classes(data: Data, way_out: str = "label counts of existing classes only") -> list[int]:
-    """Every class of the data; refused if one has no training rows, since results would not say."""
+    """Return all classes of the data; raise if one of them has no training rows."""
     present = find_classes_in(data, data.train)
     empty = [name for i, name in enumerate(data.classes) if i not in present]
     if empty:
@@ -52,7 +52,7 @@ def all_classes(data: Data, way_out: str = "label counts of existing classes onl
 
 
 def order_classes(data: Data, order: Sequence[Any] | None, seed: int | None) -> list[int]:
-    """Classes of a stream: those asked for, or all, shuffled by the seed."""
+    """Return the classes of a stream: those in `order`, or all, shuffled if there is a seed."""
     check_seed(seed)
     if order is None:
         ids = all_classes(data, "an `order` that names the classes to learn")
@@ -76,7 +76,7 @@ def order_classes(data: Data, order: Sequence[Any] | None, seed: int | None) -> 
 
 
 def group_sizes(n: int, classes_per_task: int | Sequence[int], first: int | None) -> list[int]:
-    """How many classes each task introduces; with equal steps the last task takes what is left."""
+    """Return the number of new classes of each task; the last task takes the remainder."""
     if isinstance(classes_per_task, Sequence):
         sizes = [check_int(f"classes_per_task[{k}]", s, 1) for k, s in enumerate(classes_per_task)]
         if first is not None:
@@ -94,7 +94,7 @@ def group_sizes(n: int, classes_per_task: int | Sequence[int], first: int | None
 
 
 def split_by_sizes(items: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-    """Consecutive groups of the given sizes."""
+    """Split items into consecutive groups of the given sizes."""
     rest = iter(items)
     return [[next(rest) for _ in range(size)] for size in sizes]
 
@@ -102,10 +102,10 @@ def split_by_sizes(items: Sequence[int], sizes: Sequence[int]) -> list[list[int]
 def make_class_tasks(
     data: Data, groups: Sequence[Sequence[int]], valid: float, seed: int
 ) -> list[Task]:
-    """One task for each group of classes, with all rows that carry a label of the group."""
+    """Make one task for each group of classes, with all rows that have a label of the group."""
     check_valid(data, valid)
-    # Split once for all tasks: a row with two labels must not be trained on in one task and
-    # validated on in another.
+    # split once for all tasks, so that a row with two labels is not used for training in one task
+    # and for validation in another
     train, held = hold_out(data, data.train, valid, seed)
     held = held if valid else data.valid
     tasks = [
@@ -118,7 +118,7 @@ def make_class_tasks(
 
 
 def check_tasks(tasks: Sequence[Task], valid: float, names: Sequence[str] = ()) -> None:
-    """Refuse tasks that cannot be trained, validated as asked, or tested; `names` of classes."""
+    """Raise for tasks without training or test rows, or without the requested validation rows."""
     for k, task in enumerate(tasks):
         named = dict(enumerate(names))
         shown = [one if named.get(one, str(one)) == str(one) else named[one] for one in task.shown]
@@ -136,14 +136,14 @@ def check_tasks(tasks: Sequence[Task], valid: float, names: Sequence[str] = ()) 
 
 
 def sort_like(classes: set[int], order: Sequence[int]) -> tuple[int, ...]:
-    """These classes, sorted as in `order`."""
+    """Sort classes as in `order`."""
     return tuple(c for c in order if c in classes)
 
 
 def make_domain_tasks(
     data: Data, parts: Sequence[dict[str, Any]], order: Sequence[int]
 ) -> list[Task]:
-    """Tasks from rows alone: classes are new in the first task that has them."""
+    """Make tasks from rows; a class is new in the first task in which it occurs."""
     opened: set[int] = set()
     tasks = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""Trees of classes: superclasses above the classes of the data, from a mapping, a file or an
+"""Trees of classes: superclasses of the classes of a data set, read from a mapping, a file or an
 attribute.
 """
 
@@ -43,11 +43,11 @@ class ClassTree:
 
     @property
     def key(self) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
-        """What the tree says, to look things up by."""
+        """Hashable content of the tree."""
         return self.names, tuple(sorted(self.parent.items()))
 
     def ancestors(self, c: int) -> list[int]:
-        """All superclasses of a class, from the top down."""
+        """Return all superclasses of a class, from the top down."""
         found: list[int] = []
         while c in self.parent:
             c = self.parent[c]
@@ -64,7 +64,7 @@ class ClassTree:
 
     @cached_property
     def width(self) -> dict[int, int]:
-        """How many fine classes lie beneath each superclass."""
+        """Number of fine classes below each superclass."""
         found = dict.fromkeys(self.families, 0)
         for c in range(self.fine):
             for above in self.ancestors(c):
@@ -73,14 +73,14 @@ class ClassTree:
 
     @cached_property
     def paths(self) -> Tensor:
-        """[fine, depth + 1] ids from the top down to each fine class, -1 behind shorter paths."""
+        """[fine, depth + 1] ids from the top down to each fine class, padded with -1."""
         paths = [[*self.ancestors(c), c] for c in range(self.fine)]
         deep = max(len(path) for path in paths)
         return torch.tensor([path + [-1] * (deep - len(path)) for path in paths])
 
 
 def find_parents(data: Data) -> dict[int, int]:
-    """The superclass right above each class of data that `hierarchical_data` made; empty for other.
+    """Return the direct superclass of each class of `hierarchical_data`; empty for other data.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def find_parents(data: Data) -> dict[int, int]:
 
 
 def read_tree(data: Data, hierarchy: Hierarchy) -> ClassTree:
-    """The tree that a mapping, a file or an attribute of the data describes, checked.
+    """Read and check the tree described by a mapping, a file or an attribute of the data.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def read_tree(data: Data, hierarchy: Hierarchy) -> ClassTree:
                 raise bad(argument, "classes with training rows", shown)
             parent[child] = data.n_classes + place
     tree = ClassTree(data.n_classes, tuple(members), parent)
-    _refuse_circles(tree)
+    _refuse_cycles(tree)
     return tree
 
 
@@ -145,7 +145,7 @@ def _check_data(data: Data) -> None:
 
 
 def _members(data: Data, hierarchy: Hierarchy) -> Mapping[str, Members]:
-    """What lies directly beneath each superclass, as it was given."""
+    """Return the direct subclasses of each superclass, as given."""
     expected = (
         "a mapping from superclass names to their subclasses, a file .csv with the columns child "
         "and parent, or an attribute of the data"
@@ -163,7 +163,7 @@ def _members(data: Data, hierarchy: Hierarchy) -> Mapping[str, Members]:
 
 
 def _find_child(argument: str, member: str | int, own: str, data: Data, names: list[str]) -> int:
-    """The id of a class or superclass that stands beneath the superclass `own`."""
+    """Return the id of a class or superclass listed under the superclass `own`."""
     if not isinstance(member, str):
         return class_id(argument, member, data)
     known = [
@@ -184,7 +184,7 @@ def _find_child(argument: str, member: str | int, own: str, data: Data, names: l
     raise unknown(argument, member, [*data.classes, *names])
 
 
-def _refuse_circles(tree: ClassTree) -> None:
+def _refuse_cycles(tree: ClassTree) -> None:
     for start in tree.families:
         walk = [start]
         while walk[-1] in tree.parent:
@@ -193,7 +193,7 @@ def _refuse_circles(tree: ClassTree) -> None:
                 shown = " < ".join(tree.names[c - tree.fine] for c in walk)
                 raise bad("hierarchy", "no cycle", shown)
             if walk[-1] in walk[:-1]:
-                break  # a circle further up, which its own members report
+                break  # a cycle further up, reported for its own members
 
 
 # -- reading class trees: files of child and parent, attributes of data ----------------------------
@@ -202,10 +202,10 @@ COLUMNS = ("child", "parent")
 
 
 def read_members(path: str, classes: Sequence[str]) -> dict[str, list[str | int]]:
-    """Superclasses and what lies beneath each, from a file with the columns child and parent.
+    """Read the subclasses of each superclass from a file with the columns child and parent.
 
-    An empty parent declares a class at the top: a superclass, or a class without one. A file that
-    declares some superclasses at the top declares all, so that a misspelt parent is found.
+    An empty parent declares a top-level class or superclass. If the file declares one top-level
+    superclass it must declare all, so that a misspelt parent is detected.
     """
     where = f"hierarchy ({path})"
     parents: dict[str, str] = {}
@@ -251,7 +251,7 @@ def _check_tops(
     members: dict[str, list[str | int]],
     classes: Sequence[str],
 ) -> None:
-    """Classes at the top are known, and so is every parent where the file declares the top."""
+    """Raise for unknown top-level classes, and unknown parents if the file declares the top."""
     tops = [child for child, parent in parents.items() if not parent]
     for child in tops:
         if child not in members and child not in classes:
@@ -264,7 +264,7 @@ def _check_tops(
 
 
 def group_members_by_attribute(data: Data, name: str, expected: str) -> dict[str, list[str | int]]:
-    """Superclasses by an attribute that has one value in each class; -1 means none."""
+    """Group classes by an attribute that has one value in each class; -1 means no superclass."""
     if name not in data.attributes:
         if not data.attributes:
             raise bad("hierarchy", expected, f"{name} ({data.name!r} has no attributes)")

@@ -1,4 +1,4 @@
-"""Streams whose tasks keep the classes and change the inputs: domains, permuted, rotated."""
+"""Streams whose tasks share classes and differ in their inputs: domains, permuted, rotated."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def domain_incremental(
     by
         Name of the attribute of the data.
     order
-        Attribute values (numbers, or names where the data has them) in order; values not named are
-        left out. None takes all values that occur
-        among the training or test rows, ascending or, with a `seed`, shuffled.
+        Attribute values (numbers, or names if the data has them) in order; values not listed are
+        left out. None takes all values of training and test rows, ascending or, with a `seed`,
+        shuffled.
     valid
         Share of each class's training rows in each task held out as in-task validation rows.
 
@@ -69,7 +69,7 @@ def domain_incremental(
 
 
 def _name_value(data: Data, by: str, value: int) -> str:
-    """A value of an attribute by its name, if it has one."""
+    """Return the name of an attribute value, if it has one."""
     names = data.attribute_names.get(by, ())
     return names[value] if 0 <= value < len(names) else str(value)
 
@@ -99,7 +99,7 @@ def _check_domain(data: Data, by: str, value: int, train: int, test: int) -> Non
 
 @scenario
 def permuted(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) -> Stream:
-    """All rows in every task, with a different permutation of the pixels (none in the first).
+    """Use all rows in every task, with a different permutation of the pixels (none in the first).
 
     Examples
     --------
@@ -110,7 +110,7 @@ def permuted(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) -> St
     """
     check_int("tasks", tasks, low=1)
     pixels = 1
-    for size in data.sample_shape[-2:]:  # channels keep together
+    for size in data.sample_shape[-2:]:  # all channels are permuted alike
         pixels *= size
     view = Permuted(tasks=tasks, pixels=pixels, seed=seed)
     names = ["pixels as they are", *(f"permutation {k}" for k in range(1, tasks))]
@@ -121,7 +121,7 @@ def permuted(data: Data, *, tasks: int, seed: int = 0, valid: float = 0.0) -> St
 def rotated(
     data: Data, *, angles: Sequence[float], valid: float = 0.0, seed: int | None = None
 ) -> Stream:
-    """All rows in every task, rotated counter-clockwise by the task's angle in degrees.
+    """Use all rows in every task, rotated counter-clockwise by the task's angle in degrees.
 
     Examples
     --------

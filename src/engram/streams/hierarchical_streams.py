@@ -1,4 +1,4 @@
-"""Hierarchical streams (IIRC): a superclass first, its subclasses later, one label at a time."""
+"""Hierarchical streams (IIRC): superclasses first, their subclasses later, one label at a time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def hierarchical(
     shuffle: bool = False,
     information: str = "incomplete",
 ) -> Stream:
-    """Images are first labelled with their superclass and in later tasks with their own class.
+    """Label samples with their superclass first, and with their own class in later tasks.
 
     Labels are incomplete while training: a task shows only the label it introduces, and a
     superclass and its subclass share only part of their rows. Post-task validation and test rows
@@ -77,8 +77,8 @@ def hierarchical(
     shuffle
         Share out rows in a keyed random order instead of the stored one.
     information
-        ``incomplete``: training is told the label that a task introduces. ``complete``: all labels
-        of a row that were introduced so far, whatever the method; the rows are the same.
+        ``incomplete``: training uses the label that a task introduces; ``complete``: all labels of
+        a row introduced so far. The rows are the same.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def hierarchical(
 
 
 def hierarchical_data(data: Data, *, hierarchy: Hierarchy) -> Data:
-    """The same rows with all their labels: superclasses from the top down, then the fine class.
+    """Return the same rows with all their labels: superclasses from the top down, then the class.
 
     Fine classes keep their ids, superclasses follow. Names get a prefix, since a superclass and a
     fine class may have the same one.
@@ -131,9 +131,9 @@ def hierarchical_data(data: Data, *, hierarchy: Hierarchy) -> Data:
 
 
 def _label_once(data: Data, tree: ClassTree) -> Data:
-    """The data with the labels of the tree, one and the same for all streams over both.
+    """Return the data with the labels of the tree, cached for all streams over both.
 
-    Runs train together only over one Data: configurations of a study may then do so.
+    Runs train together only over the same Data object.
     """
     known: dict[Any, Data] = data.__dict__.setdefault("_labelled", {})
     key = (tree.key, data.y._version)  # labels may have been changed in place
@@ -159,7 +159,7 @@ def _label(data: Data, tree: ClassTree) -> Data:
 
 
 def count_superclass_rows(n: int, subclasses: int, *, share: float = 0.4, cap: int = 8) -> int:
-    """Rows that a superclass gets of n rows of one of its subclasses.
+    """Return how many of n rows of a subclass its superclass gets.
 
     Examples
     --------
@@ -175,7 +175,7 @@ def count_superclass_rows(n: int, subclasses: int, *, share: float = 0.4, cap: i
 
 
 class _ClassSplits:
-    """The splits of every class: who gets which rows."""
+    """The rows of every class and superclass."""
 
     def __init__(self, data: Data, tree: ClassTree, held: tuple[float, float],
                  shares: tuple[float, float], cap: int, seed: int | None) -> None:  # fmt: skip
@@ -198,7 +198,7 @@ class _ClassSplits:
         self.post = torch.cat(post)
 
     def task(self, labelled: Data, group: Sequence[int]) -> Task:
-        """The task that introduces these classes."""
+        """Make the task that introduces these classes."""
         for c in group:
             if not any(len(part) for part in self.train.get(c, ())):
                 raise bad("data", f"enough training rows to leave some for {labelled.classes[c]!r}",
@@ -213,7 +213,7 @@ class _ClassSplits:
 
 def _check_given_tasks(data: Data, tree: ClassTree, tasks: Sequence[Sequence[str | int]],
            first: int | None) -> list[list[int]]:  # fmt: skip
-    """Ids of the classes of given tasks, checked: each once, superclasses strictly earlier."""
+    """Return the class ids of given tasks; raise for repeated classes and late superclasses."""
     if first is not None:
         raise bad("first", "None, since the tasks are given", first)
     if isinstance(tasks, str) or not isinstance(tasks, Sequence) or not len(tasks):
@@ -240,7 +240,7 @@ def _check_given_tasks(data: Data, tree: ClassTree, tasks: Sequence[Sequence[str
 
 
 def _find_class_id(argument: str, wanted: str | int, data: Data) -> int:
-    """The id of a class given by id, full name, or a bare name that only one class has."""
+    """Return the id of a class given by id, full name, or an unambiguous name without prefix."""
     if not isinstance(wanted, str) or wanted in data.classes:
         return class_id(argument, wanted, data)
     found = [name for name in (FINE_PREFIX + wanted, SUPER_PREFIX + wanted) if name in data.classes]
@@ -263,10 +263,10 @@ def draw_schedule(
     classes_per_task: int,
     seed: int,
 ) -> list[list[int]]:
-    """Random tasks in which every superclass comes strictly before its subclasses.
+    """Draw tasks in which every superclass comes strictly before its subclasses.
 
-    The first task holds `first` superclasses of the top, all later ones `classes_per_task` classes,
-    the last what is left.
+    The first task has `first` top-level superclasses, all others `classes_per_task` classes, the
+    last one the remainder.
 
     Examples
     --------
@@ -300,7 +300,7 @@ def _draw(
     step: int,
     seed: int,
 ) -> list[list[int]] | None:
-    """The first of some draws in which all tasks but the last are full."""
+    """Return the first of several draws in which all tasks but the last are full."""
     for attempt in range(_ATTEMPTS):
         drawn = keys.permutation(
             keys.fold(seed, "schedule", attempt), len(everything), len(everything)
@@ -316,7 +316,7 @@ def _draw(
 def _fill(
     waiting: list[int], opening: Sequence[int], parent: Mapping[int, int], step: int
 ) -> list[list[int]]:
-    """Take classes in the drawn order, a subclass no sooner than the task after its superclass."""
+    """Assign classes to tasks in the drawn order, subclasses in later tasks than superclasses."""
     done = set(opening)
     groups: list[list[int]] = []
     while waiting:
@@ -338,7 +338,7 @@ _SHOWN = 5  # missing classes that an error names
 @scenario
 def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0,
          information: str = "incomplete") -> Stream:  # fmt: skip
-    """Implicitly refined classes as published: superclasses first, their subclasses later.
+    """Make a published stream of incremental implicitly-refined classification (IIRC).
 
     Parameters
     ----------
@@ -350,12 +350,12 @@ def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0,
     configuration
         Which of the published orders of classes: 0 to 9 for CIFAR, 0 to 4 for ImageNet.
     information
-        As in `hierarchical`: which labels of a task's rows training is told.
+        As in `hierarchical`: which labels of a task's rows training uses.
 
     Notes
     -----
     Abdelsalam et al. 2021 (CVPR); trees and orders are those of the package ``iirc`` 1.0.1 (MIT
-    licence, chandar-lab). How rows are shared out: `hierarchical`.
+    licence, chandar-lab). `hierarchical` says how rows are divided.
 
     Examples
     --------
@@ -395,7 +395,7 @@ def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0,
 def read_published_tasks(
     variant: str,
 ) -> tuple[dict[str, list[str]], list[str], list[list[list[str]]]]:
-    """(subclasses of each superclass, classes without one, tasks of each configuration).
+    """Read (subclasses of each superclass, classes without one, tasks of each configuration).
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""What tasks do to their inputs: permuted pixels, rotations, and a change of task numbers.
+"""Views: transformations of the inputs of a task, such as permuted pixels and rotations.
 
-Views are pure and work row by row, take any float input, and use neither host reads nor boolean
-indexing, so they map under ``torch.func.vmap``. Tables move to the input's device by themselves;
-call ``to(device)`` once beforehand where a copy inside the step is not allowed (graph capture).
+Views are pure functions of single rows of any float dtype, without host reads or boolean indexing,
+so that they can be mapped by ``torch.func.vmap``. Their tables move to the device of the input;
+call ``to(device)`` beforehand if a step must not copy (graph capture).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from engram.errors import bad, check_choice, check_float, check_int
 
 
 class View(Protocol):
-    """What a task does to its inputs (permuted pixels, rotations): pure, row by row."""
+    """Protocol of a transformation of the inputs of each task: pure, row by row."""
 
     def __call__(self, x: Tensor, stage: Tensor) -> Tensor:
-        """Inputs [B, ...] of rows that belong to the tasks `stage` [B]."""
+        """Transform inputs [B, ...] of rows that belong to the tasks `stage` [B]."""
         ...
 
     def describe(self) -> dict[str, object]:
-        """Plain values that identify the view."""
+        """Return plain values that identify the view."""
         ...
 
 
 class Permuted:
-    """The pixels of every task but the first in an order of its own, equal for all channels.
+    """Permute the pixels, differently in each task but the first, and alike in all channels.
 
     Examples
     --------
@@ -71,9 +71,9 @@ class Permuted:
 
 
 class Rotated:
-    """Images turned counter-clockwise by the angle (degrees) of their task, zeros outside.
+    """Rotate images counter-clockwise by the angle (degrees) of their task, with zeros outside.
 
-    Bilinear resampling of [B, C, H, W] or [B, H, W]; an angle of 0 leaves the input bit by bit.
+    Bilinear resampling of [B, C, H, W] or [B, H, W]; an angle of 0 returns the input unchanged.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class Rotated:
     def __call__(self, x: Tensor, stage: Tensor) -> Tensor:
         if x.ndim not in (3, 4):
             raise bad("x", "images [B, C, H, W] or [B, H, W]", tuple(x.shape))
-        # Resampling kernels are missing for half precision on some devices.
+        # resampling does not support half precision on some devices
         exact = x if x.dtype in (torch.float32, torch.float64) else x.float()
         images = exact if x.ndim == 4 else exact.unsqueeze(1)  # [B, C, H, W]
         height, width = images.shape[-2:]
@@ -117,7 +117,7 @@ class Rotated:
 
 
 class Restaged:
-    """A view whose tasks were renumbered: task k here is task ``stages[k]`` of the inner view."""
+    """A view with renumbered tasks: task k is task ``stages[k]`` of the inner view."""
 
     def __init__(self, view: View, stages: Sequence[int]) -> None:
         self.view, self.stages = view, tuple(stages)
@@ -138,14 +138,14 @@ class Restaged:
 
 
 def find_base_view(view: View, tasks: int) -> tuple[View, tuple[int, ...]]:
-    """The view underneath, and the number each of the `tasks` tasks has there."""
+    """Return the inner view, and the number of each of the `tasks` tasks in it."""
     if isinstance(view, Restaged):
         return view.view, view.stages
     return view, tuple(range(tasks))
 
 
 def restage(view: View | None, stages: Sequence[int], tasks: int) -> View | None:
-    """The view of a stream whose task k was task ``stages[k]`` of a stream of `tasks` tasks."""
+    """Return the view of a stream whose task k is task ``stages[k]`` of one of `tasks` tasks."""
     if view is None:
         return None
     base, numbers = find_base_view(view, tasks)
@@ -154,7 +154,7 @@ def restage(view: View | None, stages: Sequence[int], tasks: int) -> View | None
 
 
 def view_from_description(description: Mapping[str, Any]) -> View | None:
-    """The view that described itself so; None for an empty description."""
+    """Make the view with this description; None for an empty one."""
     if not description:
         return None
     kind = check_choice("view", str(description.get("kind")), ("permuted", "restaged", "rotated"))
@@ -170,7 +170,7 @@ def view_from_description(description: Mapping[str, Any]) -> View | None:
 
 
 def join_views(first: View | None, tasks: int, second: View | None, more: int) -> View | None:
-    """The view of `tasks` tasks and, behind them, of `more` tasks: parts of one and the same."""
+    """Return the view of two streams in sequence, of `tasks` and `more` tasks, over one base."""
     if first is None and second is None:
         return None
     if first is None or second is None:

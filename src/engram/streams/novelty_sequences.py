@@ -28,20 +28,19 @@ def tinyimagenet_seq(
     Parameters
     ----------
     data
-        ``load("tiny_imagenet", resize=64, crop=56)``, all of it or a part with all 200 classes;
-        what a part has is among its notes.
+        ``load("tiny_imagenet", resize=64, crop=56)``, all of it or a part with all 200 classes.
     seed
-        Draws which classes come together, and the validation rows.
+        Draws the assignment of classes to tasks, and the validation rows.
     valid
         Share of each class's training rows held out as in-task validation rows.
     shared_head
-        One head for all tasks (ER and SSIL of the benchmark), or a head for each (FineTune, LwF,
-        MAS).
+        Use one head for all tasks (ER and SSIL of the benchmark) instead of a head for each
+        (FineTune, LwF, MAS).
 
     Notes
     -----
-    Aljundi, Olmeda Reino, Chumerin and Turner 2022. Which classes came together there was not
-    published.
+    Aljundi, Olmeda Reino, Chumerin and Turner 2022, who did not publish their assignment of
+    classes.
 
     Examples
     --------
@@ -68,8 +67,8 @@ def eight_task(data: Data, *, seed: int = 0, valid: float = 0.2) -> Stream:
     Parameters
     ----------
     data
-        ``load("eight_task")``, or ``load("multi_domain")`` in its place, which the stream and all
-        its tasks then say. The attribute ``domain`` tells which set a row is of.
+        ``load("eight_task")``, or ``load("multi_domain")`` as a stand-in, which is then part of the
+        names of the stream and its tasks. The attribute ``domain`` is the data set of a row.
     seed
         Draws the validation rows.
     valid
@@ -109,7 +108,7 @@ def eight_task(data: Data, *, seed: int = 0, valid: float = 0.2) -> Stream:
 
 
 def _find_classes(data: Data, name: str) -> list[int]:
-    """The classes of one of the sets, which no other set has."""
+    """Return the classes of one of the sets; raise if another set has one of them."""
     domains = data.attribute_names.get("domain", ())
     if name not in domains:
         return []

@@ -1,4 +1,4 @@
-"""Row numbers of a split: checks, JSON form, shuffling, holding out and exact fractions."""
+"""Operations on row numbers: checks, JSON form, shuffling, holding out, exact fractions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROW_PARTS = ("train", "valid", "post_valid", "test")  # kinds of rows that a tas
 
 
 def check_rows(argument: str, rows: Any) -> Tensor:
-    """`rows` as a 1-D int64 tensor, or an error."""
+    """Convert `rows` to a 1-D int64 tensor, or raise."""
     try:
         tensor = torch.as_tensor(list(rows) if isinstance(rows, range) else rows)
     except (TypeError, ValueError, RuntimeError):
@@ -30,7 +30,7 @@ def check_rows(argument: str, rows: Any) -> Tensor:
 
 
 def pack_rows(rows: Tensor) -> Any:
-    """Row numbers as JSON: ``{"range": [start, stop]}`` where they run on, a list otherwise.
+    """Convert row numbers to JSON values: ``{"range": [start, stop]}`` if consecutive, else a list.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def pack_rows(rows: Tensor) -> Any:
 
 
 def unpack_rows(argument: str, packed: Any) -> Tensor:
-    """Row numbers from what `pack_rows` wrote."""
+    """Convert the JSON values of `pack_rows` to row numbers."""
     if isinstance(packed, dict):
         ends = packed.get("range")
         if set(packed) != {"range"} or not isinstance(ends, list) or len(ends) != 2:
@@ -54,23 +54,23 @@ def unpack_rows(argument: str, packed: Any) -> Tensor:
 
 
 def find_rows_with(data: Data, rows: Tensor, classes: Iterable[int]) -> Tensor:
-    """Those of `rows`, ascending, that carry a label among `classes`."""
-    wanted = torch.zeros(data.n_classes + 1, dtype=torch.bool)  # the last entry answers for -1
+    """Return those of `rows`, ascending, that have a label among `classes`."""
+    wanted = torch.zeros(data.n_classes + 1, dtype=torch.bool)  # the last entry is for -1
     wanted[list(classes)] = True
     hit = wanted[data.y[rows].cpu()].any(dim=1)
     return rows[hit].sort().values
 
 
 def find_classes_in(data: Data, *parts: Tensor) -> set[int]:
-    """Class ids that label some of these rows."""
+    """Return the class ids that occur as labels of these rows."""
     found = torch.cat([data.y[rows].flatten() for rows in parts]).unique().tolist()
     return {label for label in found if label >= 0}
 
 
 def split_by_class(data: Data, rows: Tensor) -> list[Tensor]:
-    """The rows of each (first) label apart, in the order given; groups by their first row.
+    """Group rows by their (first) label, keeping their order; groups are sorted by first row.
 
-    Sorting by row and not by label keeps draws that go from group to group free of class ids.
+    Sorting groups by row and not by label makes draws over groups independent of class ids.
     """
     labels = data.labels[rows].cpu()
     counts = labels.unique(return_counts=True)[1]
@@ -79,10 +79,10 @@ def split_by_class(data: Data, rows: Tensor) -> list[Tensor]:
 
 
 def shuffle_rows(rows: Tensor, seed: int, purpose: str) -> Tensor:
-    """Rows in a keyed order.
+    """Shuffle rows by a key.
 
-    The key names the first row, never the class: other class ids or another class order leave
-    the draw as it is.
+    The key depends on the first row and not on the class, so that the draw does not depend on class
+    ids or the class order.
     """
     if not len(rows):
         return rows
@@ -90,7 +90,7 @@ def shuffle_rows(rows: Tensor, seed: int, purpose: str) -> Tensor:
 
 
 def hold_out(data: Data, rows: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Split rows into (kept, held out), a keyed share of every class, both ascending."""
+    """Split rows into (kept, held out) by drawing a share of every class; both are ascending."""
     rows = rows.sort().values
     if share == 0 or not len(rows):
         return rows, rows[:0]
@@ -104,7 +104,7 @@ def hold_out(data: Data, rows: Tensor, share: float, seed: int) -> tuple[Tensor,
 
 
 def check_valid(data: Data, valid: float) -> float:
-    """The share to hold out, refused where the data already has its validation rows."""
+    """Return the share to hold out; raise if the data has validation rows already."""
     check_float("valid", valid, 0.0, 1.0)
     if valid >= 1:
         raise bad("valid", "a fraction in [0, 1)", valid)
@@ -114,14 +114,14 @@ def check_valid(data: Data, valid: float) -> float:
     return valid
 
 
-def partition_rows(groups: Sequence[Tensor], hands: int, seed: int) -> list[Tensor]:
-    """Deal the rows of every group into `hands` parts of almost equal size, keyed, ascending."""
-    parts: list[list[Tensor]] = [[] for _ in range(hands)]
-    start = 0  # goes on from group to group, so that left-overs do not pile up in the first part
+def partition_rows(groups: Sequence[Tensor], count: int, seed: int) -> list[Tensor]:
+    """Partition the rows of every group at random into parts of almost equal size, ascending."""
+    parts: list[list[Tensor]] = [[] for _ in range(count)]
+    start = 0  # continues over groups, so that remainders do not accumulate in the first part
     for group in groups:
         mixed = shuffle_rows(group, seed, "deal")
-        place = (torch.arange(len(mixed)) + start) % hands
-        for k in range(hands):
+        place = (torch.arange(len(mixed)) + start) % count
+        for k in range(count):
             parts[k].append(mixed[place == k])
         start += len(mixed)
     return [torch.cat(part).sort().values if part else torch.empty(0).long() for part in parts]
@@ -131,7 +131,7 @@ def partition_rows(groups: Sequence[Tensor], hands: int, seed: int) -> list[Tens
 
 
 def exact_fraction(share: float) -> Fraction:
-    """The decimal number that is meant, not its neighbour in binary.
+    """Return the decimal number as it is written, instead of its binary approximation.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def exact_fraction(share: float) -> Fraction:
 
 
 def count_fraction(share: float | Fraction, rows: int) -> int:
-    """How many of `rows` a share is, rounded down.
+    """Return a share of `rows`, rounded down.
 
     Examples
     --------

@@ -1,5 +1,5 @@
-"""`Stream` and `Task`: row numbers and class masks over one `Data`, with their checks, JSON
-form, origin and tables.
+"""`Stream` and `Task`: row numbers and class masks over one `Data`, with their origin, validity
+checks, JSON form and tables.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What made a stream; a changed one (a slice, `replace`) does not claim it.
+    """How a stream was made; changed streams (a slice, `replace`) have no origin.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Origin:
     options
         Its options, defaults included.
     data, source
-        Name of the data it was given, and where that can be had again, None if only in memory.
+        Name of the data, and how it can be loaded again, None if it is only in memory.
     """
 
     kind: str
@@ -45,12 +45,12 @@ class Origin:
     source: DataSource | None = None
 
     def change(self, **options: Any) -> Origin:
-        """The origin with further options."""
+        """Return the origin with further options."""
         return replace(self, options={**self.options, **options})
 
 
 def scenario(make: Callable[P, Stream]) -> Callable[P, Stream]:
-    """Let a function from data to a stream note in the stream how it was made.
+    """Decorate a function from data to a stream so that the stream records its origin.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def scenario(make: Callable[P, Stream]) -> Callable[P, Stream]:
         whole = {**defaults, **signature.bind(*args, **options).arguments}
         return with_origin(stream, _origin(make.__name__, whole, whole.pop(given.name)))
 
-    setattr(made, "__kwdefaults__", defaults)  # noqa: B010 - which list the options, here as there
+    setattr(made, "__kwdefaults__", defaults)  # noqa: B010 - defaults of options, for introspection
     return made
 
 
@@ -81,7 +81,7 @@ def _origin(kind: str, options: Mapping[str, Any], data: Data) -> Origin:
 
 
 def with_origin(stream: Stream, origin: Origin | None) -> Stream:
-    """The stream itself, which from now on knows how it was made."""
+    """Set the origin of a stream and return it."""
     object.__setattr__(stream, "origin", origin)
     return stream
 
@@ -91,7 +91,7 @@ def with_origin(stream: Stream, origin: Origin | None) -> Stream:
 HEADS = ("single", "multi")
 INFORMATION = ("incomplete", "complete")
 JUDGED_ON = ("test", "valid", "post_valid")
-# of all tasks of a stream
+# settings that hold for all tasks of a stream
 _SETTINGS = ("head", "online", "task_labels", "information", "judged_on")
 _NO_ROWS = torch.empty(0, dtype=torch.long)
 __all__ = ["HEADS", "ROW_PARTS", "Stream", "Task", "View"]
@@ -106,12 +106,12 @@ class Task:
     train, valid, post_valid, test
         Row numbers: training, in-task validation, post-task validation, test.
     new
-        Class ids that appear here for the first time, in order of introduction.
+        Class ids introduced by the task, in order.
     visible
-        Class ids whose labels are shown for this task's rows. Labels outside are hidden.
-        Empty means the `new` ones.
+        Class ids whose labels are visible for this task's rows; all others are hidden. Empty means
+        the `new` ones.
     domain
-        Name of the domain, where tasks differ in their inputs.
+        Name of the domain, if tasks differ in their inputs.
     """
 
     train: Tensor
@@ -134,7 +134,7 @@ class Task:
 
     @property
     def shown(self) -> tuple[int, ...]:
-        """Class ids whose labels are shown for this task's rows."""
+        """Class ids whose labels are visible for this task's rows."""
         return self.visible or self.new
 
 
@@ -142,11 +142,11 @@ class Task:
 class Stream:
     """A sequence of tasks over one data set.
 
-    `head` is the stream's own evaluation view: ``single`` (all seen classes compete) or ``multi``
-    (the task is known, its classes compete). `online` streams allow one pass over each task.
-    `information` is which labels of a task's rows are visible in training: those of the task's
-    classes, or, if ``complete``, all that were opened so far. `judged_on` is what the rows under
-    `test` are: validation rows while hyper-parameters are tuned (`for_search`).
+    `head` is how the stream is evaluated: ``single`` (all seen classes compete) or ``multi`` (the
+    task is known, its classes compete). `online` streams allow one pass over each task.
+    `information` says which labels of a task's rows are visible in training: those of the task's
+    classes or, if ``complete``, all opened so far. `judged_on` says what the `test` rows are:
+    validation rows while hyper-parameters are tuned (`validation_streams.make_search_stream`).
 
     Streams are immutable and compare by content. ``stream[:3]`` is the stream of the first three
     tasks, ``stream[:2] + stream[3:]`` leaves the third out, ``print(stream)`` shows the tasks.
@@ -172,7 +172,7 @@ class Stream:
     task_labels: bool = True
     information: str = "incomplete"
     judged_on: str = "test"
-    origin: Origin | None = field(init=False, default=None, repr=False)  # of a scenario's own
+    origin: Origin | None = field(init=False, default=None, repr=False)  # set by scenarios
 
     def __post_init__(self) -> None:
         check_choice("head", self.head, HEADS)
@@ -186,12 +186,12 @@ class Stream:
         return len(self.tasks)
 
     def may_be_empty(self, stage: int) -> bool:
-        """Whether a task need not have training rows: never, where all of them are known."""
+        """Whether a task may have no training rows: never, if all rows are known in advance."""
         return False
 
     @property
     def train_sizes(self) -> tuple[int, ...]:
-        """How many training rows each task has."""
+        """Number of training rows of each task."""
         return tuple(len(task.train) for task in self.tasks)
 
     def __iter__(self) -> Iterator[Task]:
@@ -207,16 +207,16 @@ class Stream:
         return self.tasks[which]
 
     def pick(self, stages: Sequence[int]) -> Stream:
-        """The stream of these tasks, in this order.
+        """Return the stream of the given tasks, in this order.
 
-        A class that a task shows and no earlier task has introduced becomes new there.
+        A class shown by a task and introduced by no earlier one becomes new in that task.
         """
         tasks = update_new_classes([self.tasks[stage] for stage in stages], self.order)
         view = restage(self.view, stages, len(self))
         return replace(self, data=undo_standardization(self.data), tasks=tasks, view=view)
 
     def __add__(self, other: Stream) -> Stream:
-        """The tasks of both streams, one after the other, over the same data."""
+        """Concatenate the tasks of two streams over the same data."""
         if not isinstance(other, Stream):
             return NotImplemented
         if other.data is not self.data and other.data.fingerprint() != self.data.fingerprint():
@@ -251,7 +251,7 @@ class Stream:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Class ids in order of introduction; the place of a class is its output column."""
+        """Class ids in order of introduction; the index of a class is its output column."""
         return tuple(dict.fromkeys(c for task in self.tasks for c in task.new))
 
     @cached_property
@@ -263,16 +263,16 @@ class Stream:
 
     @property
     def labels(self) -> str:
-        """``single`` where each row of the data has one label, ``set`` where one has several.
+        """``single`` if each row of the data has one label, ``set`` if some row has several.
 
-        It says how predictions are judged: by their argmax, or as the set of all that lie above a
-        threshold. A part of a stream is judged as the whole.
+        Decides how predictions are scored: by their argmax, or as the set of labels above a
+        threshold.
         """
         return "set" if self.data.is_multilabel else "single"
 
     @cached_property
     def held_out(self) -> str:
-        """The validation rows that are scored beside test rows: post_valid, valid, "" for none."""
+        """Kind of the validation rows scored besides test rows: post_valid, valid, "" for none."""
         if self.judged_on != "test":
             return ""
         found = [k for k in ("post_valid", "valid") if any(len(getattr(t, k)) for t in self.tasks)]
@@ -280,7 +280,7 @@ class Stream:
 
     @cached_property
     def targets(self) -> Tensor:
-        """[N, L] labels of every row as output columns, -1 where there is none."""
+        """[N, L] labels of every row as output columns, padded with -1."""
         y = self.data.y
         return torch.where(y >= 0, self.position.to(y.device)[y.clamp(min=0)], -1)
 
@@ -300,7 +300,7 @@ class Stream:
 
     @cached_property
     def visible(self) -> Tensor:
-        """[T, C] whether labels of a column are shown for rows of a task."""
+        """[T, C] whether the labels of a column are visible for rows of a task."""
         mask = torch.zeros(len(self), len(self.order), dtype=torch.bool)
         for k, task in enumerate(self.tasks):
             mask[k, self.position[list(task.shown)]] = True
@@ -308,13 +308,13 @@ class Stream:
 
     @cached_property
     def used_in_training(self) -> Tensor:
-        """[T, C] whether training is told the labels of a column for rows of a task."""
+        """[T, C] whether training uses the labels of a column for rows of a task."""
         if self.information == "complete":
             return self.opening <= torch.arange(len(self))[:, None]
         return self.visible
 
     def describe(self) -> dict[str, object]:
-        """Plain values: what the stream is, without its data and its row numbers."""
+        """Describe the stream in plain values, without its data and row numbers."""
         stored = len(self.data.x)
         copies = [int((task.train >= stored).sum()) for task in self.tasks]
         return {
@@ -327,12 +327,12 @@ class Stream:
         }  # fmt: skip
 
     def _more(self) -> dict[str, str]:
-        """What most streams need not say."""
+        """Return settings that differ from their defaults."""
         usual = {"information": INFORMATION[0], "judged_on": JUDGED_ON[0]}
         return {k: getattr(self, k) for k, v in usual.items() if getattr(self, k) != v}
 
     def fingerprint(self) -> str:
-        """Hash of tasks, view, head and data; the name is only a label."""
+        """Return a hash of tasks, view, head and data, but not of the name."""
         return self._fingerprint
 
     @cached_property
@@ -340,7 +340,7 @@ class Stream:
         return stream_fingerprint(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole stream but its data, as values that JSON can hold."""
+        """Return the stream without its data, as values that JSON can hold."""
         return {
             "name": self.name, "head": self.head, "online": self.online,
             "task_labels": self.task_labels, "data": self.data.fingerprint(),
@@ -350,9 +350,9 @@ class Stream:
 
     @classmethod
     def from_dict(cls, data: Data, plain: Mapping[str, Any], *, view: View | None = None) -> Stream:
-        """The stream that wrote `plain`, over the data it was written for.
+        """Make a stream from the result of `to_dict`, over the same data.
 
-        `view` is needed only for views that this package does not know.
+        `view` is needed only for views defined outside of this package.
         """
         check_stream_dict(data, plain, view)
         tasks = [Task(**task_fields_from_dict(k, task)) for k, task in enumerate(plain["tasks"])]
@@ -371,7 +371,7 @@ _DISJOINT_PARTS = (
 
 
 def check_stream(stream: Stream) -> None:
-    """Raise for the first thing that is wrong."""
+    """Raise if the stream is invalid."""
     if not stream.tasks:
         raise bad("tasks", "at least one task", "none")
     for k, task in enumerate(stream.tasks):
@@ -411,7 +411,7 @@ def _check_rows(stream: Stream) -> None:
     _check_copies(stream, masks)
     for a, b in _DISJOINT_PARTS:
         if (a, b) == (stream.judged_on, "test"):
-            continue  # they take the place of test rows
+            continue  # these validation rows are the test rows
         both = (masks[a] & masks[b]).nonzero()
         if len(both):
             raise bad("tasks", f"no row that is both a {a} and a {b} row, in any task",
@@ -419,7 +419,7 @@ def _check_rows(stream: Stream) -> None:
 
 
 def _check_copies(stream: Stream, masks: dict[str, Tensor]) -> None:
-    """Copies are for training, and so are the rows they come from."""
+    """Raise unless copies and the rows they are made from are used for training only."""
     if stream.data.copies is None:
         return
     stored = len(stream.data.x)
@@ -450,7 +450,7 @@ def _check_labels(stream: Stream) -> None:
 
 
 def update_new_classes(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Task, ...]:
-    """Tasks with `new` as it is when they are met in this sequence."""
+    """Update `new` of tasks for the sequence in which they are given."""
     place = {c: i for i, c in reversed(list(enumerate(order)))}
     seen: set[int] = set()
     result = []
@@ -467,13 +467,13 @@ def update_new_classes(tasks: Sequence[Task], order: Sequence[int]) -> tuple[Tas
 
 
 def task_to_dict(task: Task) -> dict[str, Any]:
-    """A task as plain values."""
+    """Return a task as plain values."""
     return {**{kind: pack_rows(getattr(task, kind)) for kind in ROW_PARTS}, "new": list(task.new),
             "visible": list(task.visible), "domain": task.domain}  # fmt: skip
 
 
 def task_fields_from_dict(k: int, plain: Any) -> dict[str, Any]:
-    """The fields of the task that was written as `plain`."""
+    """Return the fields of a task from its plain values."""
     needed = {*ROW_PARTS, "new", "visible", "domain"}
     if not isinstance(plain, Mapping) or set(plain) != needed:
         got = sorted(plain) if isinstance(plain, Mapping) else plain
@@ -483,10 +483,10 @@ def task_fields_from_dict(k: int, plain: Any) -> dict[str, Any]:
 
 
 def stream_fingerprint(stream: Stream) -> str:
-    """See `Stream.fingerprint`."""
+    """Compute `Stream.fingerprint`."""
     plain = {**stream.describe(), "name": "", "task_labels": stream.task_labels,
              "visible": [sorted(t.shown) for t in stream.tasks]}  # fmt: skip
-    del plain["labels"]  # the data says it
+    del plain["labels"]  # part of the fingerprint of the data
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode())
     digest.update(stream.data.fingerprint().encode())
     for task in stream.tasks:
@@ -496,7 +496,7 @@ def stream_fingerprint(stream: Stream) -> str:
 
 
 def check_stream_dict(data: Data, plain: Any, view: View | None) -> None:
-    """Complain about what is no stream, or one over other data or with another view."""
+    """Raise for values that are not a stream, or one over other data or with another view."""
     needed = {"name", "head", "online", "task_labels", "data", "view", "tasks"}
     if not isinstance(plain, Mapping) or set(plain) - {"information", "judged_on"} != needed:
         got = sorted(plain) if isinstance(plain, Mapping) else plain
@@ -513,7 +513,7 @@ MAX_TASKS_SHOWN = 30  # lines of a table in a notebook
 
 
 def _cells(stream: Stream) -> tuple[list[list[str]], list[int]]:
-    """Titles and one row per task, and the columns that say something."""
+    """Return titles with one row per task, and the columns to show."""
     rows = [[str(k), *(str(len(getattr(t, kind))) for kind in ROW_PARTS), _names(stream, t)]
             for k, t in enumerate(stream.tasks)]  # fmt: skip
     titles = ["task", *(kind.replace("_", "-") for kind in ROW_PARTS), "new classes"]
@@ -522,7 +522,7 @@ def _cells(stream: Stream) -> tuple[list[list[str]], list[int]]:
 
 
 def stream_html(stream: Stream) -> str:
-    """The same as `stream_table` for notebooks, in the first `MAX_TASKS_SHOWN` tasks."""
+    """Format the first `MAX_TASKS_SHOWN` tasks as HTML."""
     (titles, *rows), used = _cells(stream)
     shown = [[row[i] for i in used] for row in rows[:MAX_TASKS_SHOWN]]
     more = len(rows) - len(shown)
@@ -534,7 +534,7 @@ def stream_html(stream: Stream) -> str:
 
 
 def stream_table(stream: Stream) -> str:
-    """One line per task: its rows of each kind, and its new classes."""
+    """Format a stream as text with one line per task: numbers of rows and new classes."""
     (titles, *rows), used = _cells(stream)
     wide = [max(len(row[i]) for row in [titles, *rows]) for i in range(6)]
     lines = ["  ".join(row[i].ljust(wide[i]) if i == 5 else row[i].rjust(wide[i]) for i in used)

@@ -1,4 +1,4 @@
-"""What a method may know of a stream: row numbers, masks and shapes, but no data."""
+"""`StreamOutline`: what a method may know of a stream: row numbers, masks and shapes, no data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def refuse_attribute(
     owner: str, name: str, closed: tuple[str, ...], known: tuple[str, ...]
 ) -> NoReturn:
     """Raise for an attribute that a method may not have, or that does not exist."""
-    if name.startswith("__"):  # python itself is asking: copy, pickle, inspect
+    if name.startswith("__"):  # looked up by Python: copy, pickle, inspect
         raise AttributeError(name)
     if name in closed:
         raise Forbidden(f"{owner}.{name} is not available to methods: {BATCH_HINT}")
@@ -38,7 +38,7 @@ class DataOutline:
     def __init__(self, data: Data) -> None:
         self._rows, self.name, self.classes = len(data), data.name, data.classes
         self.sample_shape, self.sample_bytes = data.sample_shape, data.sample_bytes
-        # whether inputs lie in [0, 1], as far as their type says it: bytes, and not standardised
+        # whether the dtype implies inputs in [0, 1]: bytes that are not standardised
         self.unit_range = str(data.x.dtype).endswith("uint8") and not data.mean
 
     def __len__(self) -> int:
@@ -57,17 +57,17 @@ class DataOutline:
 
 
 class LatentOutline(NamedTuple):
-    """What the root of a model answers."""
+    """Shape and range of the outputs of a model's root."""
 
     shape: tuple[int, ...]  # of one latent
-    unit_range: bool  # whether all of its numbers lie in [0, 1]
+    unit_range: bool  # whether all values are in [0, 1]
 
 
 class StreamOutline:
-    """A stream as methods see it: everything but inputs and labels.
+    """A stream without inputs and labels, as methods receive it.
 
     Methods get one in ``networks(stream)`` and as ``learner.stream``. In the former, `features` is
-    the width of the model's features, and `latents` tells what its root answers, where it has one.
+    the width of the model's features, and `latents` describes the outputs of its root, if any.
 
     Examples
     --------
@@ -90,20 +90,20 @@ class StreamOutline:
         self.tasks, self.order = stream.tasks, stream.order
         self.head, self.labels, self.name = stream.head, stream.labels, stream.name
         self.online, self.task_labels = stream.online, stream.task_labels
-        # copies: whoever writes into them must not open a class, or show a label, by it
+        # copies, so that writing into them cannot open a class or reveal a label
         self.position, self.opening = stream.position.clone(), stream.opening.clone()
         self.visible: Tensor = stream.visible.clone()
         self.features: int | None = None
         self.latents: LatentOutline | None = None
 
     def with_features(self, features: int, latents: LatentOutline | None) -> StreamOutline:
-        """The outline for a model with features of this width, whose root answers such latents."""
+        """Return the outline with the width of the model's features and its latents."""
         found = copy.copy(self)
         found.features, found.latents = features, latents
         return found
 
     def with_input_shape(self, shape: tuple[int, ...]) -> StreamOutline:
-        """The outline for a network that gets features of this shape in place of inputs."""
+        """Return the outline for a network whose inputs have another shape."""
         if self.data.sample_shape == shape:
             return self
         found = copy.copy(self)
@@ -113,7 +113,7 @@ class StreamOutline:
 
     @classmethod
     def from_stream(cls, stream: Stream) -> StreamOutline:
-        """The outline of a stream; made once."""
+        """Return the outline of a stream, which is cached."""
         if "_outline" not in stream.__dict__:
             stream.__dict__["_outline"] = cls(stream)
         known: StreamOutline = stream.__dict__["_outline"]

@@ -1,4 +1,4 @@
-"""Warnings about a stream: test rows that are also training rows, and features on wild scales."""
+"""Warnings about a stream: test samples that are also training samples, and extreme scales."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engram.streams.stream import Stream
 
 
 def count_repeated_test_rows(stream: Stream) -> int:
-    """How many test rows have the same input as a training row, in whatever tasks.
+    """Count the test rows that have the same input as a training row of any task.
 
     Examples
     --------
@@ -28,7 +28,7 @@ def count_repeated_test_rows(stream: Stream) -> int:
             mask = torch.zeros(len(stream.data), dtype=torch.bool)
             mask[torch.cat([getattr(task, kind) for task in stream.tasks]).cpu()] = True
             masks.append(mask)
-        # streams over one data set mostly hold the same rows, in another order of tasks
+        # cached, because streams over one data set often have the same rows in another order
         known: dict[Any, int] = stream.data.__dict__.setdefault("_repeated", {})
         key = tuple(mask.numpy().tobytes() for mask in masks)
         if key not in known:
@@ -39,7 +39,7 @@ def count_repeated_test_rows(stream: Stream) -> int:
 
 
 def describe_repeats(stream: Stream) -> str:
-    """What to say of a stream's repeated samples; nothing where there are none."""
+    """Return a warning about repeated samples, empty if there are none."""
     count = count_repeated_test_rows(stream)
     tests = len(torch.cat([task.test for task in stream.tasks]).unique())
     return describe_count(count, tests) if count else ""
@@ -49,7 +49,7 @@ def describe_repeats(stream: Stream) -> str:
 
 
 def describe_scales(stream: Stream) -> str:
-    """What to say of the scales of the first task's features; nothing where all is well.
+    """Return a warning about the scales of the first task's features, empty if they are fine.
 
     Examples
     --------

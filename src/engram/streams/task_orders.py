@@ -1,4 +1,4 @@
-"""Orders of tasks and classes: naming them, drawing them, and streams in another order."""
+"""Orders of tasks and classes: drawing and naming them, and reordering a stream."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from engram.streams.stream import ROW_PARTS, Stream, Task
 
 Order = tuple[int, ...]
 _MOST_TASKS = 9  # 362,880 orders
-# options that say in which order classes come: runs that differ in them repeat one experiment
+# options for the order of classes: runs that differ only in them belong to one experiment
 ORDER_OPTIONS = ("order", "configuration")
 _CONFIGURATION = "configuration-"
-_ENUMERATED = 8  # below this all orders are listed and shuffled, above they are drawn
+_ENUMERATED = 8  # up to so many classes all orders are listed and shuffled, above they are drawn
 
 
 def class_order(tasks: Mapping[int, Sequence[int]] | Sequence[Sequence[int]] | Stream,
                 task_order: Sequence[int]) -> list[int]:  # fmt: skip
-    """The class order that a task order amounts to.
+    """Return the class order that results from a task order.
 
-    `tasks` are the class lists of the tasks, by number (a list counts from 0, a mapping as it
-    likes), or a stream.
+    `tasks` are the classes of each task (a list, or a mapping from task numbers), or a stream.
 
     Examples
     --------
@@ -44,7 +43,7 @@ def class_order(tasks: Mapping[int, Sequence[int]] | Sequence[Sequence[int]] | S
 
 
 def all_task_orders(n: int) -> list[Order]:
-    """Every order of n tasks, the natural one first.
+    """List all orders of n tasks, the natural one first.
 
     Examples
     --------
@@ -57,7 +56,7 @@ def all_task_orders(n: int) -> list[Order]:
 
 
 def random_class_orders(n_classes: int, count: int, seed: int = 0) -> list[Order]:
-    """`count` different random orders; more of them only adds to the list.
+    """Draw `count` different random orders; a larger count only extends the list.
 
     Examples
     --------
@@ -84,7 +83,7 @@ def random_class_orders(n_classes: int, count: int, seed: int = 0) -> list[Order
 
 
 def order_name(order: Sequence[int]) -> str:
-    """A compact name, for tables and file names.
+    """Return a compact name of an order, for tables and file names.
 
     Examples
     --------
@@ -97,7 +96,7 @@ def order_name(order: Sequence[int]) -> str:
 
 
 def order_text(options: Mapping[str, Any]) -> str:
-    """The order that options of a scenario ask for as text, "" for the data's own.
+    """Return the order given by options of a scenario as text, "" for the default.
 
     Examples
     --------
@@ -111,7 +110,7 @@ def order_text(options: Mapping[str, Any]) -> str:
 
 
 def order_options(text: str) -> dict[str, Any]:
-    """The options of a scenario that ask for an order; the reverse of `order_text`.
+    """Return the options of a scenario for an order: the inverse of `order_text`.
 
     Examples
     --------
@@ -124,7 +123,7 @@ def order_options(text: str) -> dict[str, Any]:
 
 
 def parse_order(name: str) -> Order:
-    """The order that `order_name` named.
+    """Parse a name made by `order_name`.
 
     Examples
     --------
@@ -143,7 +142,7 @@ def reorder(
     task_order: Sequence[int] | None = None,
     class_order: Sequence[int | str] | None = None,
 ) -> Stream:
-    """The same data in another order: the same tasks moved, or tasks rebuilt of other classes.
+    """Reorder a stream: move its tasks, or rebuild tasks from another class order.
 
     Parameters
     ----------
@@ -180,9 +179,9 @@ def reorder(
 
 
 def _check_superclasses_first(argument: str, stream: Stream) -> Stream:
-    """The stream, refused where a superclass comes no sooner than its subclass.
+    """Return the stream; raise unless superclasses come before their subclasses.
 
-    Rows were shared out between the two for that order: in any other they would tell labels twice.
+    Their rows were divided for that order: in any other, rows would show both labels.
     """
     name = stream.data.classes
     for child, above in find_parents(stream.data).items():
@@ -195,7 +194,7 @@ def _check_superclasses_first(argument: str, stream: Stream) -> Stream:
 
 
 def _rebuild_task(stream: Stream, group: Sequence[int]) -> Task:
-    """The task of these classes, each with the rows it has where the stream introduces it."""
+    """Make the task of these classes, with the rows each has in the task that introduces it."""
     homes: dict[int, list[int]] = {}
     for c in group:
         homes.setdefault(int(stream.opening[stream.position[c]]), []).append(c)

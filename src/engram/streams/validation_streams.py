@@ -1,4 +1,4 @@
-"""Data and streams for a search of hyper-parameters: validation rows in place of test rows."""
+"""Data and streams for tuning hyper-parameters: validation rows take the place of test rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEARCH_ON = ("valid", "test")
 def make_tuning_data(
     data: Data, *, share: float = 0.0, by: str | None = None, seed: int = 0
 ) -> Data:
-    """The data with its test rows out of reach and validation rows in their place.
+    """Return the data with validation rows in place of its test rows.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def make_tuning_data(
     by
         An attribute such as ``subject``: that share of its values is held out, with all rows.
     seed
-        Draws them.
+        Seed of the draw.
 
     Examples
     --------
@@ -59,15 +59,15 @@ def make_tuning_data(
 
 
 def make_search_stream(stream: Stream, *, tasks: int = 3, on: str = "valid") -> Stream:
-    """The first tasks of a stream, judged on their validation rows: no test row, no later task.
+    """Return the first tasks of a stream, scored on validation rows instead of test rows.
 
     Parameters
     ----------
     tasks
-        How many tasks; nobody knows beforehand how long a stream gets.
+        Number of tasks.
     on
-        ``valid``: post-task validation rows where the tasks have such, in-task ones otherwise.
-        ``test``: their test rows, which makes what is chosen by them no finding about test rows.
+        ``valid``: post-task validation rows if the tasks have any, in-task ones otherwise.
+        ``test``: test rows; results of hyper-parameters chosen on them are biased.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def make_search_stream(stream: Stream, *, tasks: int = 3, on: str = "valid") -> 
 
 
 def _use_validation_rows(stream: Stream) -> Stream:
-    """The stream with validation rows in the place of its test rows."""
+    """Return the stream with validation rows in place of its test rows."""
     for kind in ("post_valid", "valid"):
         rows = [getattr(task, kind) for task in stream]
         if all(map(len, rows)):
@@ -107,7 +107,7 @@ def _use_validation_rows(stream: Stream) -> Stream:
 def _split_by_attribute(
     data: Data, share: float, by: str, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Training rows (kept, held out) such that no value of an attribute is on both sides."""
+    """Split training rows into (kept, held out) by values of an attribute."""
     check_choice("by", by, list(data.attributes))
     value = data.attributes[by][data.train]
     values = value.unique()

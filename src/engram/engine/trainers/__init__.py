@@ -1,8 +1,8 @@
-"""Trainers take the optimiser steps of a phase: for one run (single, captured) or for many at
-once (lockstep, compiled).
+"""Trainers, which take the optimiser steps of a phase: `single` and `captured` for one run,
+`lockstep` and `compiled` for many at once.
 
-Not here: which rows a step sees (engine.sampler), how many epochs there are (engine.loop). Begin
-with trainer.Trainer, the protocol, then single; make_trainer chooses one.
+Which rows a step sees is in `engram.engine.sampler`, the number of epochs in `engram.engine.loop`.
+Begin with `trainer.Trainer`, the protocol, then `single`; `make_trainer` chooses one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def make_trainer(
     learners: Sequence[RunLearner], methods: Sequence[Method], training: Training, *, mapped: bool,
     capture: bool = False, compile: bool = False, slots: int = 0, phase: str = "task",
 ) -> Trainer:  # fmt: skip
-    """A trainer for runs of equal shapes: in lockstep where `mapped`, else for one run.
+    """Make a trainer for runs of equal shapes: in lockstep if `mapped`, otherwise for one run.
 
-    `capture` replays its steps as CUDA graphs, `compile` fuses those of mapped runs. `slots` is the
-    size of a reservoir that is renewed with every step; `phase` the name by which losses know it.
+    `capture` replays steps as CUDA graphs, `compile` fuses steps of mapped runs. `slots` is the
+    size of a reservoir that is updated in every step; `phase` is the value of ``net.phase``.
     """
     if mapped:
         many = CompiledTrainer if compile else LockstepTrainer

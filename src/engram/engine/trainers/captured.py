@@ -1,7 +1,7 @@
-"""One run on CUDA with its step captured as a graph: the module itself, not mapped.
+"""`CapturedTrainer`: one run on CUDA, whose steps are recorded as CUDA graphs and replayed.
 
-A step of a small network is over before the host has launched the next kernel, so replaying a
-recording is several times as fast. Everything a step reads or writes has a fixed address.
+Small networks are limited by the time to launch kernels, so that replaying a recording is several
+times as fast. Everything that a step reads or writes has a fixed address.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from engram.methods.method import Method, Terms
 
 
 class CapturedTrainer(SingleTrainer):
-    """A `SingleTrainer` that replays its steps, one recording for every length of a batch."""
+    """A `SingleTrainer` that replays its steps, with one recording per batch length."""
 
     def __init__(
         self, learner: RunLearner, method: Method, training: Training, *, slots: int = 0,
@@ -96,7 +96,7 @@ class CapturedTrainer(SingleTrainer):
             self._count()
 
     def _copy_batch(self, length: int, batch: Batch) -> None:
-        """Put a batch that the host fetched where the step of its length reads it."""
+        """Copy a batch fetched by the host to the addresses that its recorded step reads."""
         if length not in self._laid:
             self._laid[length] = tree_map(torch.clone, batch)
             return
@@ -123,7 +123,7 @@ class CapturedTrainer(SingleTrainer):
         if params[0].dtype == torch.float32:
             super()._update(params, grads, m, v, lr)
             return
-        # the fused kernels take a float32 rate only, which would round a float64 run
+        # fused kernels accept float32 rates only, which would round a float64 run
         learner = self.learner
         flat = grads[0] if len(grads) == 1 else learner.networks.layout.flatten(grads)
         self.optimizer.update_(learner.vector, flat, learner.opt, self._lr)
@@ -152,10 +152,10 @@ class CapturedTrainer(SingleTrainer):
         super().close()
 
     def _forget(self) -> None:
-        """Shapes changed, or the stage is over: what was recorded does not hold any more."""
+        """Discard all recordings: shapes changed, or the stage is over."""
         self._recorded.clear()
         self._laid.clear()
-        # recordings share memory, for they never run side by side; once the last of them is gone,
-        # CUDA takes no further one into its pool
+        # recordings share a memory pool, since they never run concurrently; a pool cannot be used
+        # again after its last recording is gone
         self._pool = torch.cuda.graph_pool_handle()
         self._recorded_interval = CapturedStep(super()._interval, self._pool)

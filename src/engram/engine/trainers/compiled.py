@@ -1,8 +1,7 @@
-"""Runs in lockstep whose step is traced, fused by torch.compile and called as one function of
-its tensors.
+"""`CompiledTrainer`: runs in lockstep whose step is traced and fused by torch.compile.
 
-A trace holds for all stages, seeds and groups whose tensors have the same shapes. So everything
-whose shape would change from stage to stage stays out of it.
+A trace is valid for all stages, seeds and groups whose tensors have the same shapes. Therefore
+everything whose shape changes from stage to stage stays outside of it.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ OPTIONAL_FIELDS = ("fixed_batch", "_now", "_free", "_restore_all", "whole")
 class CompiledTrainer(LockstepTrainer):
     """A `LockstepTrainer` whose step is one compiled function of the tensors it uses."""
 
-    lists_frozen = False  # a mask: the length of a list changes as classes open
-    keeps_answers = False  # a trace holds for all stages
+    lists_frozen = False  # use a mask, since the length of a list changes as classes open
+    caches_teachers = False  # a trace must be valid for all stages
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class CompiledTrainer(LockstepTrainer):
         return self._one, self._one_interval
 
     def _one(self) -> None:
-        """Rows are looked up outside: the number of steps of an epoch is no business of a trace."""
+        """Select the rows of a step outside of the trace, which does not depend on their number."""
         if (self.fixed_batch is None or self.verbs.remembers) and self._now is not None:
             found = select_step(self._rows, self.step_number)  # type: ignore[arg-type]
             for place, value in zip(leaves(self._now), leaves(found), strict=True):
@@ -101,11 +100,11 @@ class CompiledTrainer(LockstepTrainer):
         return self._now if self._now is not None else super()._step_rows()
 
     def _update_uniform(self, total: Tensor) -> None:
-        """The optimiser written out, because it fuses with what surrounds it.
+        """Update without a fused optimiser kernel, so that it fuses with surrounding operations.
 
-        A factor of 1 per run gives all loops over [R, P] the same shape; others would not fuse.
-        The scales of a step are made in the step before: made in such a loop, they would be made
-        for every parameter.
+        The factor of 1 per run gives all loops over [R, P] the same shape, so that they fuse.
+        Scales are computed in the previous step, since in such a loop they would be computed for
+        every parameter.
         """
         total = total * self._unit[:, None]
         self.optimizer.update_(self.vector, total, self.opt, self.lr, self._scales)
@@ -114,7 +113,7 @@ class CompiledTrainer(LockstepTrainer):
 
     # -- the step as a function of tensors -------------------------------------------------------
     def _tensors(self) -> dict[str, Any]:
-        """Everything that may differ from step to step, stage to stage, or group to group."""
+        """Return all tensors that may differ between steps, stages or groups."""
         found = {name: getattr(self, name) for name in OPTIONAL_FIELDS}
         return {
             "vector": self.vector, "buffers": self.buffers, "state": self.state, "opt": self.opt,
@@ -128,7 +127,7 @@ class CompiledTrainer(LockstepTrainer):
         return list(leaves(self._tensors()))
 
     def _decides(self) -> tuple[Any, ...]:
-        """What the trace of a step depends on besides shapes; the networks own the traces."""
+        """Return what a trace depends on besides shapes; the networks hold the traces."""
         return (
             structural_key(self.method), self.training, tree_shapes(self._tensors()),
             ByIdentity(self.collate.feed),
@@ -137,13 +136,13 @@ class CompiledTrainer(LockstepTrainer):
         )  # fmt: skip
 
     def _step_on(self, *tensors: Tensor) -> None:
-        """One step on the given tensors in place of our own."""
+        """Take one step on the given tensors instead of the trainer's own."""
         twin = self._twin(self._tensors(), tensors)
         twin._step()
         self.sums.update((k, v) for k, v in twin.sums.items() if k not in self.sums)
 
     def _twin(self, own: dict[str, Any], tensors: Sequence[Tensor]) -> CompiledTrainer:
-        """The trainer with the given tensors in place of its own."""
+        """Return a copy of the trainer with the given tensors."""
         rest, twin = iter(tensors), copy.copy(self)
         given = tree_map(lambda _: next(rest), own)
         if "collate" in given:
@@ -153,7 +152,7 @@ class CompiledTrainer(LockstepTrainer):
             setattr(twin, name, None if absent else value)
         return twin
 
-    # -- an interval, likewise -------------------------------------------------------------------
+    # -- an interval as a function of tensors ----------------------------------------------------
     def _interval_tensors(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("vector", "state", "hyper", "live")}
 
@@ -161,7 +160,7 @@ class CompiledTrainer(LockstepTrainer):
         return list(leaves(self._interval_tensors()))
 
     def _interval_decides(self) -> tuple[Any, ...]:
-        """The first word keeps these traces apart from those of steps."""
+        """Like `_decides`; the first entry distinguishes these traces from those of steps."""
         found = self._interval_tensors()
         return "interval", structural_key(self.method), tree_shapes(found), self._uniform
 

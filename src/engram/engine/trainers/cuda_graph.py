@@ -1,4 +1,4 @@
-"""A step captured as a CUDA graph and replayed."""
+"""`CapturedStep`: a training step recorded as a CUDA graph and replayed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-WARM_UP_STEPS = 3  # real steps, run eagerly on a side stream before the capture
+WARM_UP_STEPS = 3  # real steps that are run eagerly on a side stream before the capture
 
 
 @functools.cache
@@ -18,19 +18,18 @@ def _stream_of(device: int) -> torch.cuda.Stream:
 
 
 def _side_stream() -> torch.cuda.Stream:
-    """The stream for eager steps, one for all recordings on a device.
+    """Return the stream for eager steps, the same for all recordings on a device.
 
-    Torch keeps freed memory for the stream that had it: every further stream would take the memory
-    of a step once more.
+    Torch caches freed memory per stream: each further stream would take the memory of another step.
     """
     return _stream_of(torch.cuda.current_device())
 
 
 class CapturedStep:
-    """Runs a step eagerly a few times, then records it once and replays the recording.
+    """Run a step eagerly a few times, then record it and replay the recording.
 
-    The step must read and write tensors at fixed addresses only. `forget` throws the recording
-    away when shapes or static choices change. Recordings that share a `pool` share memory.
+    The step must read and write tensors at fixed addresses only. Call `forget` when shapes or
+    static choices change. Recordings with the same `pool` share memory.
     """
 
     def __init__(self, step: Callable[[], None], pool: Any = None) -> None:
@@ -47,7 +46,7 @@ class CapturedStep:
             self._step()
             return
         if self._warm < WARM_UP_STEPS:
-            torch.cuda.synchronize()  # cuDNN times its algorithms: nothing else may run
+            torch.cuda.synchronize()  # cuDNN measures its algorithms: nothing else may run
             side = _side_stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
@@ -62,7 +61,7 @@ class CapturedStep:
                 self._step()
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:  # a host decision, say: nothing was computed yet
+        except RuntimeError as error:  # such as a read from the host; nothing was computed yet
             reason = str(error).strip().splitlines()[0]
             text = f"a step could not be captured as a CUDA graph and runs without: {reason}"
             warnings.warn(text, stacklevel=2)
@@ -71,7 +70,7 @@ class CapturedStep:
             self._step()
             return
         self._graph = graph
-        graph.replay()  # capturing records, it does not run
+        graph.replay()  # capturing does not run the step
 
     def forget(self) -> None:
         self._graph = None

@@ -1,8 +1,7 @@
-"""Many runs at once: the verbs of a method mapped over stacked runs, one optimiser step of all,
-and the trainer that loops over steps.
+"""`LockstepTrainer`: many runs at once, with the verbs of a method mapped over stacked runs.
 
-Everything a step reads or writes has a fixed address, so on CUDA the step is captured once as a
-graph and replayed; on the CPU the same function runs eagerly.
+Everything that a step reads or writes has a fixed address, so that on CUDA the step can be captured
+as a graph and replayed; on the CPU the same function runs eagerly.
 """
 
 from __future__ import annotations
@@ -64,12 +63,12 @@ from engram.methods.method import (
 
 
 class MappedStep:
-    """What R learners of equal shapes are trained with, stacked [R, ...], and a step of them all.
+    """The stacked state [R, ...] of R learners of equal shapes, and one training step of all.
 
-    Read `_step`: gradients of all runs, updates, what methods keep of it.
+    Read `_step`: gradients of all runs, optimiser updates, method states.
     """
 
-    lists_frozen = True  # parameters that may not move as a list of places, where runs agree
+    lists_frozen = True  # frozen parameters as a list of positions, if all runs agree
 
     def __init__(
         self, learners: Sequence[RunLearner], methods: Sequence[Method], training: Training, *,
@@ -106,14 +105,14 @@ class MappedStep:
         self.step_number = torch.zeros(1, dtype=torch.long, device=device)  # among the loaded rows
         self.sums: dict[str, Tensor] = {}  # [R] of loss terms since they were last taken
         self.fixed_batch: Batch | None = None
-        self._answers: tuple[Any, ...] = ()  # of older networks to it, where it stays
+        self._teacher_outputs: tuple[Any, ...] = ()  # of older networks to it, where it stays
         self._rows: StepRows | None = None
         self._uniform = True  # every run takes every step
         self._fused = True  # with one rate, after one number of steps
         self._freeze(training)
 
     def _movable(self) -> TrainableSlices:
-        """What may move: not a root that stands still, unless verbs speak of the whole vector."""
+        """Return the trainable slices, without a frozen root unless verbs need the whole vector."""
         whole = (
             self.method.implements("gradient")
             or self._follows
@@ -124,7 +123,7 @@ class MappedStep:
         )
 
     def _collate(self) -> Collator:
-        """From rows to batches of all runs."""
+        """Make the collator of all runs."""
         learners, first = self.learners, self.learners[0]
         device = first.device
         opened = torch.stack([one.opened for one in learners])
@@ -142,7 +141,7 @@ class MappedStep:
 
     @torch.no_grad()
     def _step(self) -> None:
-        """One optimiser step of every run."""
+        """Take one optimiser step of every run."""
         batch, rows = self.fixed_batch, None
         if batch is None or self.verbs.remembers:
             rows = self._step_rows()
@@ -151,7 +150,7 @@ class MappedStep:
         with self._precision():
             mapped = self.verbs.mapped()(*self._arguments(batch))
         total, data, terms, buffers, found, made = self.verbs.results(mapped)
-        self._answers = self._answers or made
+        self._teacher_outputs = self._teacher_outputs or made
         self._mask_(total)
         if self._clip:
             norm = total.norm(dim=-1, keepdim=True).clamp(min=1e-12)  # per run
@@ -181,7 +180,13 @@ class MappedStep:
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         return self.verbs.arguments(
-            self.vector, self.whole, self.buffers, self.state, batch, self.hyper, self._answers
+            self.vector,
+            self.whole,
+            self.buffers,
+            self.state,
+            batch,
+            self.hyper,
+            self._teacher_outputs,
         )
 
     def _precision(self) -> Any:
@@ -191,10 +196,10 @@ class MappedStep:
 
     @torch.no_grad()
     def _interval(self) -> None:
-        """The method's `interval` for every run; those that are not at its end stay as they are."""
+        """Call the method's `interval` for every run."""
         self._assign(self.state, self.verbs.after_interval(self.vector, self.state, self.hyper))
 
-    # -- parameters that may not move -------------------------------------------------------------
+    # -- frozen parameters ------------------------------------------------------------------------
     def _freeze(self, training: Training) -> None:
         free = self.moving.take(torch.stack([one.free for one in self.learners]))
         same = self.lists_frozen and bool((free == free[0]).all())
@@ -220,7 +225,7 @@ class MappedStep:
         steps = self.opt["t"]
         second = [self.opt["v"]] if "v" in self.opt else []
         if not self._fused or (self.vector.is_cuda and self.vector.dtype != torch.float32):
-            # the fused kernels take one rate, in float32, which would round a float64 run
+            # fused kernels accept one float32 rate, which would round a float64 run
             self.optimizer.update_(self.vector, total, self.opt, self.lr)
             return
         rate = self.lr[0] if self.vector.is_cuda else float(self.lr[0])
@@ -229,7 +234,7 @@ class MappedStep:
         steps.copy_(shared.expand_as(steps).clone())
 
     def _update_masked(self, total: Tensor, before: Tensor) -> None:
-        """Learning rates per run; runs that are not live stay exactly as they are."""
+        """Update with learning rates per run; runs that are not live are unchanged."""
         old = tree_map(torch.clone, self.opt)
         self.optimizer.update_(self.vector, total, self.opt, self.lr)
         alive = self.live
@@ -238,10 +243,10 @@ class MappedStep:
             new.copy_(torch.where(_broadcast_like(alive, new), new, before_step))
 
     def _assign(self, target: Any, value: Any) -> None:
-        """Write a new tree into the old one's places, for runs that are live."""
+        """Write a new tree into the tensors of the old one, for runs that are live."""
 
         def write(old: Tensor, new: Tensor) -> None:
-            if new is old:  # handed through: a masked write would still pass over it
+            if new is old:  # unchanged: save the masked write
                 return
             new = new.to(old.dtype)
             old.copy_(
@@ -263,9 +268,9 @@ def _broadcast_like(live: Tensor, like: Tensor) -> Tensor:
 
 
 class LockstepTrainer(MappedStep):
-    """Trains R learners of equal shapes through one phase; the step itself is in `MappedStep`."""
+    """Train R learners of equal shapes in one phase; the step itself is in `MappedStep`."""
 
-    keeps_answers = True  # of older networks, where all steps see the same batch
+    caches_teachers = True  # cache teacher outputs if all steps see the same batch
 
     def __init__(
         self,
@@ -285,7 +290,7 @@ class LockstepTrainer(MappedStep):
         self.steps = np.zeros(len(learners), dtype=int)  # [R] of each run in this phase
         self._taken = self.opt["t"].cpu().numpy().copy()  # [R] steps of each run's optimiser
         self._pace = math.gcd(*map(check_every_n_steps, methods))
-        # rows that the host holds cannot be fetched inside a captured or compiled step
+        # rows on disk cannot be fetched inside a captured or compiled step
         self._fetches = capture and not learners[0].feed.on_device
         self._host: StepRows | None = None  # the same rows, their numbers on the host
         self._upcoming: RowAnnouncer | None = None
@@ -295,14 +300,14 @@ class LockstepTrainer(MappedStep):
 
     # -- rows -------------------------------------------------------------------------------------
     def load(self, rows: StepRows, fixed: bool) -> None:
-        """Take the rows of the next steps; fixed addresses where a graph was captured."""
+        """Set the rows of the next steps, at fixed addresses if a graph was captured."""
         if self.verbs.remembers and not self.collate.values:
             first = make_empty_tables(self.learners[0], self.method, rows, self._slots)
             runs = len(self.learners)
             self.collate.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
-        self._answers, self.verbs.stays = (), False
+        self._teacher_outputs, self.verbs.stays = (), False
         places, new = row_tensors(self._rows), row_tensors(rows)
-        # the last stretch of steps may be shorter: what was recorded holds for it, too
+        # recordings remain valid for a shorter last stretch of steps
         if not shapes_fit(new, places) or not (self.verbs.padded or has_no_padding(rows)):
             self._rows = clone_rows(rows)
             self.verbs.padded = not has_no_padding(rows)
@@ -314,17 +319,17 @@ class LockstepTrainer(MappedStep):
             self.step_number.zero_()
             self.fixed_batch = self.collate(select_step(self._rows, self.step_number))  # type: ignore[arg-type]
             self._fetches = False
-            # the state, with older networks in it, is that of the beginning as well
-            self.verbs.stays = self.keeps_answers and not self._follows and not self._pace
+            # teacher outputs are constant if the state, with its snapshots, does not change
+            self.verbs.stays = self.caches_teachers and not self._follows and not self._pace
         elif not self.collate.feed.on_device and not self.collate.latents:
             self._announce_all(move_rows_to_host(rows))
 
     def _announce_all(self, rows: StepRows) -> None:
-        """Where rows stay on disk, they are announced step by step."""
+        """Announce rows on disk step by step."""
         self._host, self._upcoming = rows, RowAnnouncer(self.collate.feed, rows, cut=False)
 
     def _fetch(self, number: int) -> None:
-        """Lay the rows of the step to come at fixed addresses."""
+        """Copy the rows of the next step to fixed addresses."""
         rows = select_step(self._rows, self.step_number)  # type: ignore[arg-type]
         if self._host is not None:
             rows = select_step_on_host(rows, self._host, number)
@@ -336,7 +341,7 @@ class LockstepTrainer(MappedStep):
                 place.copy_(value)
 
     def reseed(self, key: Tensor) -> None:
-        """Take the keys [R, 1] of another epoch over the loaded rows."""
+        """Set the keys [R, 1] of another epoch over the loaded rows."""
         if self._rows is not None:
             self._rows.key.copy_(key)
         batch = self.fixed_batch
@@ -349,8 +354,8 @@ class LockstepTrainer(MappedStep):
 
     # -- steps ------------------------------------------------------------------------------------
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
-        """Steps `start` to `stop` of the loaded rows; `live` [R, S] says who takes each."""
-        if not np.array_equal(lr, self._lr):  # the device is waited for when numbers go there
+        """Take the steps `start` to `stop` of the loaded rows, of runs that are `live` [R, S]."""
+        if not np.array_equal(lr, self._lr):  # copying to the device waits for it
             self.lr.copy_(torch.as_tensor(lr, dtype=self.lr.dtype))
             self._lr = lr.copy()
         now = live[:, start:stop]
@@ -376,7 +381,7 @@ class LockstepTrainer(MappedStep):
         self._keep_near()
 
     def _keep_near(self) -> None:
-        """Wait for the stretch before: who stops or saves is to wait for two of them at most."""
+        """Wait for the previous stretch, so that the host is at most two stretches ahead."""
         if self.vector.is_cuda:
             self._ends.append(torch.cuda.Event())
             self._ends[-1].record()
@@ -384,7 +389,7 @@ class LockstepTrainer(MappedStep):
                 self._ends.popleft().synchronize()
 
     def _due(self, live: np.ndarray) -> np.ndarray:
-        """Count the steps to come; says which of them end an interval of any run."""
+        """Count the next steps, and return which of them end an interval of any run."""
         counts = self.steps[:, None] + live.cumsum(1)
         self.steps += live.sum(1)
         ends = counts % self._pace == 0 if self._pace else np.zeros_like(live)
@@ -396,25 +401,25 @@ class LockstepTrainer(MappedStep):
         self._uniform, self._fused = uniform, fused
 
     def _forget(self) -> None:
-        """Shapes or static choices changed: what was recorded does not hold any more."""
+        """Discard all recordings: shapes or static choices changed."""
         for recorded in (self._captured, self._captured_interval):
             if recorded is not None:
                 recorded.forget()
 
     def _repeated(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        """What is repeated, and captured where steps are: a step, and an interval."""
+        """Return the functions to repeat, or to capture: a step, and an interval."""
         return self._step, self._interval
 
     # -- log and learners -------------------------------------------------------------------------
     def take_log(self) -> dict[str, Tensor]:
-        """Sums of the loss terms since the last call, [R] each, and start anew."""
+        """Return the sums of the loss terms [R] since the last call, and reset them."""
         out = {name: value.clone() for name, value in self.sums.items()}
         for value in self.sums.values():
             value.zero_()
         return out
 
     def write_back(self) -> None:
-        """Let the learners hold the present weights, as views of the stacked ones."""
+        """Write the current weights into the learners, as views of the stacked ones."""
         vector, opt = self.vector, self.opt
         if self.whole is not None:
             vector, opt = self.whole, self._whole_opt
@@ -429,23 +434,23 @@ class LockstepTrainer(MappedStep):
             learner.buffers, learner.state = pick(self.buffers, index), pick(self.state, index)
 
     def state_dict(self, run: int) -> dict[str, Any]:
-        """What a run that is interrupted needs besides its learner: sums of losses, values."""
+        """Return what an interrupted run needs besides its learner: sums of losses, values."""
         own = {"sums": self.sums, "values": self.collate.values, "first": self.first or {}}
         return pick(own, run)  # type: ignore[no-any-return]
 
     def load_state_dict(self, states: Sequence[dict[str, Any]], steps: Sequence[int]) -> None:
-        """The reverse of `state_dict`, for all runs, with the steps each has taken."""
+        """Restore the states of all runs, with the number of steps each has taken."""
         together = stack(states)
         self.sums, self.collate.values = together["sums"], together["values"]
         self.first = together["first"] or None
         self.steps = np.array(steps, dtype=int)
 
     def remembered(self, run: int, items: int) -> dict[str, Tensor]:
-        """[n, ...] the values of a run's first `items` slots."""
+        """Return the values [n, ...] of a run's first `items` slots."""
         return {k: table[run, :items].clone() for k, table in self.collate.values.items()}
 
     def finite(self) -> Tensor:
-        """[R] whether all weights of a run are numbers."""
+        """Return [R] whether all weights of a run are finite."""
         return torch.isfinite(self.vector).all(-1)
 
     def close(self) -> None:
@@ -455,7 +460,7 @@ class LockstepTrainer(MappedStep):
 
 # -- A method's verbs, mapped over all runs that train in lockstep ---------------------------------
 
-# update, gradient through the networks, loss terms, buffers, what is remembered, kept answers
+# update, gradient through the networks, loss terms, buffers, remembered values, teacher outputs
 MappedGradients = tuple[Tensor, Tensor, dict[str, Tensor], Any, dict[str, Tensor], tuple[Any, ...]]
 
 
@@ -494,7 +499,7 @@ class MappedVerbs:
     # -- gradients: the step itself calls what `mapped` returns, so that whoever looks at the stack
     # inside of a loss finds few frames
     def mapped(self) -> Callable[..., Any]:
-        """From `arguments` to what `results` takes apart, for all runs."""
+        """Return the mapped function from `arguments` to the input of `results`."""
         if self.projects:
             return vmap(self._projected_of_one)
         apart = (0, 1) if self._apart else 0
@@ -502,14 +507,14 @@ class MappedVerbs:
 
     @property
     def _apart(self) -> bool:
-        """Whether the gradient of penalties is had beside that of the data terms."""
+        """Whether gradients of penalties and of data terms are computed separately."""
         return self.touches is not False and self.moving.is_everything
 
     def arguments(
         self, vector: Tensor, whole: Tensor | None, buffers: Any, state: Any, batch: Batch,
         hyper: Any, answers: tuple[Any, ...] = (),
     ) -> tuple[Any, ...]:  # fmt: skip
-        """Weights, what stands beside them, and all that a loss needs.
+        """Return weights, what is passed with them, and all arguments of a loss.
 
         Beside weights that are all there are: the vector that penalties are on, or nothing. Beside
         those that move: the `whole` vector. `answers` are what older networks said to the batch.
@@ -518,7 +523,7 @@ class MappedVerbs:
         return vector, beside if whole is None else whole, buffers, state, batch, hyper, answers
 
     def results(self, found: Any) -> MappedGradients:
-        """Update, gradient through the networks, loss terms, buffers, what is remembered, kept."""
+        """Unpack update, gradient of data terms, loss terms, buffers, values, teacher outputs."""
         if self.projects:
             return found  # type: ignore[no-any-return]
         data, (*rest, kept) = found
@@ -530,7 +535,7 @@ class MappedVerbs:
         self, weights: Tensor, beside: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
         answers: tuple[Any, ...] = (), names: tuple[str, ...] = (), remembers: bool | None = None,
     ) -> tuple[Tensor, Any]:  # fmt: skip
-        """The loss of one run, or some of its terms, and what comes with it."""
+        """Compute the loss of one run, or some of its terms, with its other outputs."""
         method = replace_values(self.method, hyper)
         net = FunctionalNet(
             self.networks, weights, buffers, key=batch.key,
@@ -556,7 +561,7 @@ class MappedVerbs:
         self, vector: Tensor, _: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
         answers: tuple[Any, ...] = (),
     ) -> MappedGradients:  # fmt: skip
-        """What a method makes of gradients of its choice."""
+        """Compute the update direction by the method's `gradient`."""
         own: dict[str, Any] = {"buffers": buffers}
 
         def of(which: Batch, names: tuple[str, ...], at: Tensor | None) -> Tensor:
@@ -588,7 +593,7 @@ class MappedVerbs:
     def after_step(
         self, before: Tensor, after: Tensor, data: Tensor, state: Any, hyper: Any
     ) -> Any:
-        """The states of all runs after the method's ``step``."""
+        """Return the states of all runs after the method's ``step``."""
         return vmap(self._step_of_one)(before, after, data, state, hyper)
 
     def _step_of_one(
@@ -598,7 +603,7 @@ class MappedVerbs:
         return check_state(self.method, "step", found)
 
     def after_interval(self, after: Tensor, state: Any, hyper: Any) -> Any:
-        """The states of all runs after its ``interval``; those not at its end stay as they are."""
+        """Return the states of all runs after the method's ``interval``."""
         return vmap(self._interval_of_one)(after, state, hyper)
 
     def _interval_of_one(self, after: Tensor, state: Any, hyper: Any) -> Any:

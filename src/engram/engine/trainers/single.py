@@ -1,8 +1,7 @@
-"""One run without functional transforms: the module itself under plain autograd, with the
-entries that stay frozen.
+"""`SingleTrainer`: one run under plain autograd, without functional transforms.
 
-The module's parameters are views of the run's vector, so the method code is the same as in
-lockstep, while a step costs what a hand-written loop costs.
+The module's parameters are views of the run's vector, so that methods are the same as in lockstep,
+while a step takes as long as in a hand-written training loop.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ from engram.methods.method import (
 class Gradients(NamedTuple):
     """The gradient of one step."""
 
-    parts: list[Tensor]  # through the networks, by parameter
-    penalty: Tensor | None = None  # [P] through penalties on the vector
-    data: Tensor | None = None  # [P] through the networks, where a method makes its own of it
-    total: Tensor | None = None  # [P] which is this
+    parts: list[Tensor]  # of data terms, by parameter
+    penalty: Tensor | None = None  # [P] of penalties on the vector
+    data: Tensor | None = None  # [P] of data terms, if the method overrides `gradient`
+    total: Tensor | None = None  # [P] the update direction of the method, in that case
 
 
 class SingleTrainer:
-    """Trains one learner through one phase, in place."""
+    """Train one learner in one phase, in place."""
 
     def __init__(
         self, learner: RunLearner, method: Method, training: Training, *, slots: int = 0,
@@ -71,7 +70,7 @@ class SingleTrainer:
         self._projects = method.implements("gradient")
         self._follows, self._pace = method.implements("step"), check_every_n_steps(method)
         self._grouped = isinstance(self.optimizer, PartitionedOptimizer)
-        # verbs, optimisers in parts and those written out speak of the whole vector
+        # verbs, optimisers in parts and unfused optimisers need the whole vector
         exact = learner.vector.is_cuda and learner.vector.dtype != torch.float32
         whole = self._projects or self._follows or self._grouped or exact
         frozen = [] if whole else frozen_root_names([learner])
@@ -88,15 +87,15 @@ class SingleTrainer:
         self.steps = 0
         self._rows: StepRows | None = None
         self._lengths: tuple[int, ...] = ()  # of the main batch of every step
-        # rows that the host holds are fetched ahead; latents are a table on the device
+        # rows on disk are fetched ahead; latents are a table on the device
         self._fetches = not learner.feed.on_device and not learner.latents
         self._upcoming: RowAnnouncer | None = None
         self._padded = False
         self._slots, self._remembers = slots, bool(slots) and method.implements("remember")
         tables = stack_value_tables([learner], slots) if learner.values else {}
         self.collate.values = {name: table[0] for name, table in tables.items()}
-        self._batch: Batch | None = None  # of the present step
-        self._found: dict[str, Tensor] = {}  # what is remembered of it
+        self._batch: Batch | None = None  # of the current step
+        self._found: dict[str, Tensor] = {}  # values that `remember` returned for it
         self._clip = training.clip
         self._autocast = training.precision == "bf16"
         drifts = self.optimizer.moves_without_gradient(training.optim_reset)
@@ -108,12 +107,12 @@ class SingleTrainer:
         self._views = self._parts(learner.vector)
 
     def _parts(self, vector: Tensor) -> list[Tensor]:
-        """Views of a vector, one for each parameter that moves."""
+        """Return views of a vector, one for each trainable parameter."""
         views = self.learner.networks.layout(vector)
         return [views[name] for name in self.moving.names]
 
     def load(self, rows: StepRows, fixed: bool) -> None:
-        """Take the rows of the next steps."""
+        """Set the rows of the next steps."""
         self._prepare(rows)
         self._rows = rows
         self._announce_all(rows)
@@ -126,20 +125,20 @@ class SingleTrainer:
             self.collate.values = make_empty_tables(self.learner, self.method, rows, self._slots)
 
     def _announce_all(self, rows: StepRows) -> None:
-        """Where rows stay on disk: their numbers on the host, to be announced step by step."""
+        """Announce rows on disk step by step, with their numbers on the host."""
         if not self._fetches:
             return
         host = move_rows_to_host(rows)
         self._rows, self._upcoming = host, RowAnnouncer(self.collate.feed, host, cut=True)
 
     def reseed(self, key: Tensor) -> None:
-        """Take the keys [1, 1] of another epoch over the loaded rows."""
+        """Set the keys [1, 1] of another epoch over the loaded rows."""
         if self._rows is not None:
             self._rows = self._rows._replace(key=key)
             self._announce_all(self._rows)
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
-        """Steps `start` to `stop` of the loaded rows (a run alone takes all of them)."""
+        """Take the steps `start` to `stop` of the loaded rows."""
         if self._rows is None:
             raise ValueError("load rows before running steps")
         rate, gradient = float(lr[0]), self._projected if self._projects else self._gradient
@@ -156,7 +155,7 @@ class SingleTrainer:
             self._count()
 
     def _gradient_or_undo(self, gradient: Callable[[Batch], Gradients], batch: Batch) -> Gradients:
-        """A gradient of all ranks; if one is lost on the way, the step was never begun."""
+        """Compute a gradient over all ranks; if one is lost, undo the effects of the step."""
         buffers = {name: value.clone() for name, value in self.net.read_buffers().items()}
         sums = dict(self.sums)
         try:
@@ -167,7 +166,7 @@ class SingleTrainer:
             raise
 
     def _count(self) -> None:
-        """A step was taken."""
+        """Count a step, and call `interval` if it is due."""
         if self.first is None:
             self.first = {name: value.reshape(1).clone() for name, value in self.sums.items()}
         self.steps += 1  # of the phase
@@ -175,7 +174,7 @@ class SingleTrainer:
             self._interval()
 
     def _step(self, rows: StepRows, gradient: Gradients, lr: float | Tensor) -> None:
-        """Update the weights, and what the method keeps of the step."""
+        """Update the weights, the method's state and stored values."""
         learner, (parts, penalty, data, flat) = self.learner, gradient
         flattened = penalty is not None or self._follows or self._clip or self._grouped
         if flat is None and flattened:
@@ -216,10 +215,10 @@ class SingleTrainer:
         self.learner.state = state
 
     def _gradient(self, batch: Batch, *names: str) -> Gradients:
-        """Of the loss, or of some of its terms."""
+        """Compute the gradient of the loss, or of some of its terms."""
         net, state = self.net, self.learner.state
         net.phase = self.phase
-        # the main batch of one run alone needs no padding
+        # the main batch of a single run has no padding
         net.begin(batch.key, (batch.w,) if self._padded else batch.row_weights)
         scope: Any = contextlib.nullcontext()
         if self._autocast:
@@ -239,13 +238,13 @@ class SingleTrainer:
         inputs = [*net.parameters, *([net.leaf] if net.touched else [])]
         parts = torch.autograd.grad(total, inputs, allow_unused=True)
         found_parts, ranks = net.flatten_gradients(parts), distributed.current_ranks()
-        if ranks is not None:  # each has followed its own rows; penalties are on the whole vector
+        if ranks is not None:  # each rank has the gradient of its rows; penalties are complete
             found_parts = ranks.sum_all(found_parts)
         self._log(terms)
         return Gradients(found_parts, parts[-1] if net.touched else None)
 
     def _projected(self, batch: Batch) -> Gradients:
-        """What the method makes of gradients of its choice."""
+        """Compute the update direction by the method's `gradient`."""
         vector, layout = self.learner.vector, self.learner.networks.layout
         own: list[Tensor] = []  # of the current batch
 
@@ -253,7 +252,7 @@ class SingleTrainer:
             logged, remembered = dict(self.sums), self._found
             with self.net.use_vector(at), torch.enable_grad():
                 found = self._gradient(which, *names)
-            if which is not batch or own:  # the log speaks of the batch's first gradient
+            if which is not batch or own:  # only the first gradient of the batch is logged
                 self.sums, self._found = logged, remembered
             data = layout.flatten(found.parts)
             if which is batch:
@@ -271,31 +270,31 @@ class SingleTrainer:
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def take_log(self) -> dict[str, Tensor]:
-        """Sums of the loss terms since the last call, [1] each, and forget them."""
+        """Return the sums of the loss terms [1] since the last call, and reset them."""
         sums, self.sums = {k: v.reshape(1) for k, v in self.sums.items()}, {}
         return sums
 
     def write_back(self) -> None:
-        """Let the learner hold the present weights (the vector is the learner's own already)."""
+        """Write the buffers into the learner, whose vector is updated in place."""
         self.learner.buffers = {k: v.detach().clone() for k, v in self.net.read_buffers().items()}
 
     def state_dict(self, run: int) -> dict[str, Any]:
-        """What an interrupted run needs besides its learner: sums of losses, values."""
+        """Return what an interrupted run needs besides its learner: sums of losses, values."""
         first = {name: value[0] for name, value in (self.first or {}).items()}
         return {"sums": self.sums, "values": self.collate.values, "first": first}
 
     def load_state_dict(self, states: Sequence[dict[str, Any]], steps: Sequence[int]) -> None:
-        """The reverse of `state_dict`, with the steps taken."""
+        """Restore a state, with the number of steps taken."""
         self.sums, self.collate.values = states[0]["sums"], states[0]["values"]
         self.first = {name: value.reshape(1) for name, value in states[0]["first"].items()} or None
         self.steps = steps[0]
 
     def remembered(self, run: int, items: int) -> dict[str, Tensor]:
-        """[n, ...] the values of the first `items` slots."""
+        """Return the values [n, ...] of the first `items` slots."""
         return {name: table[:items].clone() for name, table in self.collate.values.items()}
 
     def finite(self) -> Tensor:
-        """[1] whether all weights are numbers."""
+        """Return [1] whether all weights are finite."""
         return torch.isfinite(self.learner.vector).all().reshape(1)
 
     def close(self) -> None:
@@ -304,7 +303,7 @@ class SingleTrainer:
 
 
 def _make_collator(learner: RunLearner, method: Method) -> Collator:
-    """What makes the batches of a task."""
+    """Make the collator of a task."""
     opened, visible = learner.opened.to(learner.device), learner.stream.visible.to(learner.device)
     return Collator(
         learner.feed,
@@ -320,9 +319,9 @@ def _make_collator(learner: RunLearner, method: Method) -> Collator:
 
 
 class FrozenEntries:
-    """No gradient for what may not move; it is put back where the optimiser moves it all the same.
+    """Mask gradients of frozen entries, and restore those that the optimiser changes nevertheless.
 
-    Parameters that stand still as a whole are in no update, so they cannot drift.
+    Parameters that are frozen as a whole are never updated.
 
     Parameters
     ----------
@@ -351,20 +350,20 @@ class FrozenEntries:
         self._before = vector[self._places].clone() if back else None
 
     def mask_parts_(self, grads: list[Tensor]) -> None:
-        """Of gradients by parameter, in place."""
+        """Mask gradients by parameter, in place."""
         for index, mask in self._masks:
             grads[index].mul_(mask)
 
     def mask_(self, flat: Tensor) -> None:
-        """Of a gradient of the whole vector, in place."""
+        """Mask a gradient of the whole vector, in place."""
         if self._frozen is not None:
             flat.index_fill_(0, self._frozen, 0.0)
 
     def masked(self, flat: Tensor) -> Tensor:
-        """The same as a tensor of its own, where anything stands still."""
+        """Return a masked gradient; a copy if anything is frozen."""
         return flat if self._frozen is None else flat.index_fill(0, self._frozen, 0.0)
 
     def restore_frozen_(self, vector: Tensor) -> None:
-        """After an update: what stands still is where it was."""
+        """Restore frozen entries after an update."""
         if self._before is not None:
             vector[self._places] = self._before

@@ -1,4 +1,4 @@
-"""What the loop asks of a trainer, whether it trains one run or many, eagerly or not."""
+"""`Trainer`, the protocol between the training loop and all trainers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from engram.engine.sampler import StepRows
 
 
 class Trainer(Protocol):
-    """Takes the optimiser steps of R runs in one phase of a task.
+    """Protocol of an object that takes the optimiser steps of R runs in one phase of a task.
 
-    A trainer works on tensors of its own; learners hold the present weights after `write_back` and
-    `close`. What an interrupted run needs besides its learner is in `state_dict`.
+    A trainer works on its own tensors; learners have the current weights after `write_back` and
+    `close`. `state_dict` has what an interrupted run needs besides its learner.
     """
 
     first: dict[str, Tensor] | None  # [R] loss terms of the phase's first step
@@ -26,41 +26,41 @@ class Trainer(Protocol):
         ...
 
     def load(self, rows: StepRows, fixed: bool) -> None:
-        """Take the rows of the next steps; `fixed` says that all epochs have the same."""
+        """Set the rows of the next steps; `fixed` says that they are the same in all epochs."""
         ...
 
     def reseed(self, key: Tensor) -> None:
-        """Take the keys [R, 1] of another epoch over the same rows."""
+        """Set the keys [R, 1] of another epoch over the same rows."""
         ...
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
-        """Steps `start` to `stop` of the loaded rows; `live` [R, S] says who takes each."""
+        """Take the steps `start` to `stop` of the loaded rows, of runs that are `live` [R, S]."""
         ...
 
     def take_log(self) -> dict[str, Tensor]:
-        """Sums of the loss terms since the last call, [R] each, and start anew."""
+        """Return the sums of the loss terms [R] since the last call, and reset them."""
         ...
 
     def write_back(self) -> None:
-        """Let the learners hold the present weights."""
+        """Write the current weights into the learners."""
         ...
 
     def state_dict(self, run: int) -> dict[str, Any]:
-        """What an interrupted run needs besides its learner: sums of losses, values."""
+        """Return what an interrupted run needs besides its learner: sums of losses, values."""
         ...
 
     def load_state_dict(self, states: Sequence[dict[str, Any]], steps: Sequence[int]) -> None:
-        """The reverse of `state_dict`, for all runs, with the steps each has taken."""
+        """Restore the states of all runs, with the number of steps each has taken."""
         ...
 
     def remembered(self, run: int, items: int) -> dict[str, Tensor]:
-        """[n, ...] the values that a run remembers with its first `items` exemplars."""
+        """Return the values [n, ...] that a run stores with its first `items` exemplars."""
         ...
 
     def finite(self) -> Tensor:
-        """[R] whether all weights of a run are numbers."""
+        """Return [R] whether all weights of a run are finite."""
         ...
 
     def close(self) -> None:
-        """The phase is over."""
+        """Finish the phase."""
         ...

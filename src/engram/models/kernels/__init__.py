@@ -1,9 +1,7 @@
-"""Operations with Triton kernels: graph mixing and readout, batch norm with pooling; each has a
-plain form in torch.
+"""Operations with Triton kernels and plain torch versions: graph layers, batch norm with pooling.
 
-Layers and networks that use them are in `models`; draws of random numbers have theirs in
-`engram.key_kernels`. Begin with the plain functions of `norm_pool` and `graph_ops`; the `*_kernels`
-modules are imported on CUDA only.
+Layers that use them are in `engram.models`, kernels of random draws in `engram.key_kernels`. Begin
+with the plain functions of `norm_pool` and `graph_ops`; `*_kernels` are imported on CUDA only.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Batch norm, sum, ReLU and 2 x 2 pooling as one operation, and the trial that its CUDA kernels
-must pass. (keep the paragraphs that follow)
+"""Batch norm, sum, ReLU and 2 x 2 pooling as one operation, and a trial of its CUDA kernels.
 
-Between two convolutions of a small network most of a step's device time goes into reading and
-writing images: torch normalises, cuts at 0 and pools in turn, forwards and backwards. On CUDA
-kernels of our own (``norm_pool_launch``) do it at once; the plain functions below say what they
-compute and take over where the kernels do not apply.
+In small networks most of the device time between two convolutions goes into reading and writing
+images, because torch normalises, rectifies and pools one after the other. On CUDA the kernels of
+`norm_pool_kernels` do it in one pass; the plain functions here define the result, and are used
+where the kernels are not applicable.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class _NormPool(torch.autograd.Function):
 
         x, shortcut, weight, beta, mean, rstd = ctx.saved_tensors
         none = torch.zeros_like(beta) if ctx.biased else None  # the mean takes the offset out
-        if torch.is_grad_enabled():  # somebody wants the gradient of this gradient
+        if torch.is_grad_enabled():  # for second derivatives
             y = plain_training(x, shortcut, weight, beta, ctx.eps, *ctx.last)[0].to(dy.dtype)
             given = (x, shortcut, weight, beta)
             own = [
@@ -201,14 +200,14 @@ def passes_trial(gap: Callable[[], float], most: float, *, what: str, broken: li
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        said = repr(error)
+        reason = repr(error)
     else:
         if found < most:
             return True
-        said = f"they differ from torch's by {found:.1e}"
-    text = f"{what} run without custom kernels, more slowly: {said}"
+        reason = f"they differ from torch's by {found:.1e}"
+    text = f"{what} run without custom kernels, more slowly: {reason}"
     warnings.warn(text, stacklevel=3)
-    broken.append(said)
+    broken.append(reason)
     return False
 
 
