@@ -16,7 +16,7 @@ PYTHONS ?= python3.12 python3.13
 
 help:
 	@echo "make demo    run the demonstration (engram demo)"
-	@echo "make test    run all tests and doctests, JOBS=$(JOBS) processes"
+	@echo "make test    run all tests and doctests, JOBS=$(JOBS) processes; says which were slowest"
 	@echo "make faults  kill, fill, damage and delete what runs, edit what is read: the whole campaign"
 	@echo "make lint    ruff, formatting, mypy --strict (these: make style), import layers"
 	@echo "make bench   speed against a bare PyTorch loop"
@@ -37,7 +37,7 @@ demo: $(STAMP)
 	$(BIN)/engram demo
 
 test: $(STAMP)
-	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal --durations=15
 
 faults: $(STAMP)
 	$(PYTHON) -m tests.faults

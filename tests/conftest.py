@@ -35,6 +35,7 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)  # behind the slowest tests
 def pytest_terminal_summary(terminalreporter):
     """One plain line, whatever the verbosity: what ran and what failed."""
     count = {name: len(found) for name, found in terminalreporter.stats.items()}

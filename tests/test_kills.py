@@ -242,8 +242,9 @@ def test_little_work_is_lost(method, way, tmp_path):
 # -- in a pool -------------------------------------------------------------------------------------
 def train_in_a_pool(out, pool="processes", callback=None):
     recipes = [
-        {"stream": {"data": "blobs"}, "method": name, "training": {"epochs": 4, "batch_size": 8},
-         "model": {"name": "mlp", "hidden": [16]}, "seeds": 1}
+        {"stream": {"data": "blobs", "data_options": {"classes": 6, "per_class": 20}},
+         "method": name, "model": {"name": "mlp", "hidden": [16]},
+         "training": {"epochs": 2, "batch_size": 8}}
         for name in ("ER", "EWC")
     ]  # fmt: skip
     return engram.sweep(recipes, pool=pool, out=out, workers=2, device="cpu", callback=callback)

@@ -165,7 +165,7 @@ def test_metrics_after_an_earlier_task(engram, ran):
         in engram("metrics", "out", "--stage", 99, code=2).stderr
     )
     assert (
-        "its labels form no tree; refinement"
+        "the labels form no tree; refinement"
         in engram("metrics", "out", "--refinement", code=2).stderr
     )
 
@@ -378,7 +378,7 @@ def test_label_sets_from_run_to_metrics_and_report(engram):
                   "subclass_spread", "the truth, ER", "post_valid_score"):  # fmt: skip
         assert words in text
     refused = engram("metrics", "out", "--definition", "first", code=2)
-    assert "reads no task before it is learnt" in refused.output
+    assert "uses no task before it is learnt" in refused.output
     engram("report", "out", "-o", "report.html", "--tables", "tables")
     page = Path("report.html").read_text()
     assert "Label sets over stages" in page

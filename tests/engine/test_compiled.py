@@ -15,6 +15,7 @@ from engram import methods
 from engram.checks.toy_runs import (
     CLOSE,
     EXACT,
+    SIZES,
     copy_stage,
     largest_gap,
     make_clouds,
@@ -68,6 +69,12 @@ def traces(monkeypatch):
     return seen
 
 
+def two_tasks(data=None):
+    """Streams of two tasks of unequal sizes: what differs from task to task is compiled once."""
+    data = make_clouds(SIZES[:4]) if data is None else data
+    return make_streams(data, orders=([0, 2, 1, 3], [1, 3, 0, 2]))
+
+
 def compile_and_train(runs, together=True):
     engine = Engine(runs, device="cpu", together=together, compile=True)
     return {(s.run, s.stage): copy_stage(s) for s in engine.stages()}
@@ -89,27 +96,23 @@ def test_a_group_of_unequal_sizes_with_batch_norm(compilations):
 
 def test_latents():
     method = methods.LatentReplay(memory=Memory(total=12), root="first_task")
-    same_numbers(make_runs(method, make_streams()[:2], model="normed"))
+    same_numbers(make_runs(method, two_tasks(), model="normed"))
 
 
 def test_a_method_with_memory():
-    same_numbers(
-        make_runs(shrink_settings(methods.ER(memory=Memory(total=12))), make_streams()[:2])
-    )
+    same_numbers(make_runs(shrink_settings(methods.ER(memory=Memory(total=12))), two_tasks()))
 
 
 @pytest.mark.parametrize(("batch_size", "how"), [(16, "compilations"), (0, "traces")])
 def test_a_memory_mapped_input_is_read_in_every_step(batch_size, how, tmp_path, request):
     graphs = request.getfixturevalue(how)
-    data = make_clouds()
+    data = make_clouds(SIZES[:4])
     np.save(tmp_path / "x.npy", data.x.numpy())
     mapped = replace(data, x=np.load(tmp_path / "x.npy", mmap_mode="r"))
     assert not isinstance(mapped.x, torch.Tensor)
     training = replace(EXACT, batch_size=batch_size)
     method = methods.ER(memory=Memory(total=12))
-    plain, fused = (
-        make_runs(method, make_streams(one)[:2], training=training) for one in (data, mapped)
-    )
+    plain, fused = (make_runs(method, two_tasks(one), training=training) for one in (data, mapped))
     eager, found = train_runs(plain, together=True), compile_and_train(fused)
     for key, one in eager.items():
         assert largest_gap(found[key].tensors, one.tensors) < CLOSE, key

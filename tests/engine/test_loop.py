@@ -38,7 +38,8 @@ def test_few_frames_to_the_loss(together, most, out, tmp_path):
 
 
 def _ours(frame):
-    return PACKAGE in Path(frame.filename).parents
+    file = Path(frame.filename)  # old argument names are understood for one version only
+    return PACKAGE in file.parents and file.name != "renamed.py"
 
 
 def test_the_loop_reads_in_the_order_in_which_it_happens():

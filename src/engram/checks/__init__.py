@@ -1,9 +1,8 @@
-"""The contract, executable: every rule that a method, policy, probe, detector or network must
-keep is one check.
+"""Checks of the contracts: one function per rule for methods, policies, probes, detectors and
+networks.
 
-The contracts themselves are in `methods`, `memory`, `probes`, `novelty` and `models`; tests of the
-library are in `tests`. Begin with `check_suite` (`check`), then `form_rules`; `toy_runs` has what
-checks train. (keep the example)
+Not here: the contracts (engram.methods, memory, probes, novelty, models). Begin with
+check_suite.check, then form_rules; toy_runs has the data and networks that checks train.
 
 >>> from engram.checks import check
 >>> print(check("herding"))

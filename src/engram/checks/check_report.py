@@ -1,4 +1,4 @@
-"""What checks found: results, the report, and explanations of errors with file, line and hint."""
+"""`CheckReport`: findings of checks, and explanations of errors with file, line and hint."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 
 from engram.errors import AccessError, EngramError
 
-MOST_NAMED = 12  # checks not run that are named one by one
+MOST_NAMED = 12  # names listed of checks that were not run
 
 
 class BrokenRule(Exception):
-    """A rule of the contract is broken; the message says which and what to do."""
+    """Raised when a rule of the contract is broken; the message says which and what to do."""
 
 
 class DoesNotApply(Exception):
-    """A check has nothing to look at; the message says why."""
+    """Raised when a check does not apply; the message says why."""
 
 
 class CheckFinding(NamedTuple):
-    """What one check found.
+    """The finding of one check.
 
-    A check that could only repeat what another one found is not run: its message says which one.
+    A check that could only repeat the finding of another is not run; its message names the other.
     """
 
     check: str
@@ -79,7 +79,7 @@ class CheckReport(list[CheckFinding]):
 
     @property
     def not_run(self) -> list[CheckFinding]:
-        """The checks that another one's failure made pointless."""
+        """The checks that were not run because another one failed."""
         return [finding for finding in self if not finding.ran]
 
     def __str__(self) -> str:
@@ -102,18 +102,18 @@ class CheckReport(list[CheckFinding]):
 
 
 def require(fact: bool, message: str) -> None:
-    """Raise `BrokenRule` unless something holds."""
+    """Raise `BrokenRule` unless a fact holds."""
     if not fact:
         raise BrokenRule(message)
 
 
 def check_name(check: Callable[..., None]) -> str:
-    """``check_loss_is_pure`` is shown as "loss is pure"."""
+    """Return the shown name of a check: "loss is pure" for ``check_loss_is_pure``."""
     return check.__name__.removeprefix("check_").replace("_", " ")
 
 
 def run_check(check: Callable[..., None], *args: Any) -> CheckFinding:
-    """Call a check; whatever it raises is a finding."""
+    """Run a check; whatever it raises becomes a finding."""
     name = check_name(check)
     try:
         check(*args)
@@ -132,9 +132,9 @@ def run_check(check: Callable[..., None], *args: Any) -> CheckFinding:
 def run_checks(
     checks: Sequence[Callable[..., None]], target: Any, needs: Callable[[Any], Iterable[Any]]
 ) -> list[CheckFinding]:
-    """Call checks one after the other, except those that need one that failed.
+    """Run checks in order, except those that need one that failed.
 
-    Where the target's own code raises the same error again, the first check alone names it.
+    If the target's code raises the same error again, only the first check reports it.
     """
     found: list[CheckFinding] = []
     broken: dict[str, str] = {}  # check that failed or was not run -> check that names the fault
@@ -155,7 +155,7 @@ def run_checks(
     return found
 
 
-# From an exception to the line of a method's own file that caused it.
+# Explanations of exceptions.
 
 
 CONTRACTS = (
@@ -166,7 +166,7 @@ CONTRACTS = (
     "engram.probes.probe",
     "torch.nn.modules.module",
 )
-# What torch says, and what helps. Only errors that torch raised are looked up: a user's own error
+# Messages of torch and hints. Only errors raised by torch are looked up, since a user's error
 # may contain any word.
 HINTS = (
     (("data-dependent control flow", "GuardOnDataDependent", "Could not guard on"),
@@ -187,21 +187,21 @@ HINTS = (
 
 
 def own_files(target: Any) -> set[str]:
-    """Source files of a target's classes, those of the contract left out."""
-    target = getattr(target, "maker", target)  # a network on trial stands for its class
+    """Return the source files of a target's classes, without those of the contract."""
+    target = getattr(target, "maker", target)  # the class of a network candidate
     kinds = (target if isinstance(target, type) else type(target)).__mro__
     files = set()
     for kind in kinds:
         if kind.__module__ not in CONTRACTS:
             try:
                 files.add(inspect.getfile(kind))
-            except (TypeError, OSError):  # made at run time: no file to point to
+            except (TypeError, OSError):  # made at run time, without a file
                 continue
     return files
 
 
 def find_line(error: BaseException, target: Any) -> str:
-    """``file.py:12: code`` of the innermost frame in the target's own files, or nothing."""
+    """Return ``file.py:12: code`` of the innermost frame in the target's files, or ""."""
     files = own_files(target)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
     if not frames:
@@ -211,7 +211,7 @@ def find_line(error: BaseException, target: Any) -> str:
 
 
 def find_place(kind: type, name: str) -> str:
-    """``file.py:12: ``, where a class writes one of its functions, or nothing."""
+    """Return ``file.py:12: `` of a function in its class, or ""."""
     found = inspect.unwrap(getattr(kind, name, None) or kind)
     try:
         file, line = inspect.getfile(found), inspect.getsourcelines(found)[1]
@@ -224,7 +224,7 @@ HOST_READS = (".item(", ".tolist(", ".numpy(", "float(", "int(")
 
 
 def find_hint(error: BaseException, line: str = "") -> str:
-    """What usually helps against an error that came through a line, or nothing."""
+    """Return a hint for an error raised through a line, or ""."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, AccessError) and "row" in text:
         return "read the task's own rows, or what the memory holds"
@@ -232,12 +232,12 @@ def find_hint(error: BaseException, line: str = "") -> str:
         return ""
     reads = any(sign in line for sign in HOST_READS) and "if " not in line
     if reads and any(sign in text for sign in HINTS[0][0]):
-        return HINTS[1][1]  # torch says the same of both
+        return HINTS[1][1]  # torch has one message for both
     return next((words for signs, words in HINTS if any(sign in text for sign in signs)), "")
 
 
 def _is_from_torch(error: BaseException) -> bool:
-    """Whether torch raised an error: in its Python code, or below a line of anybody's."""
+    """Return whether torch raised an error, in its Python code or in C++."""
     frames = traceback.extract_tb(error.__traceback__)
     if type(error).__module__.startswith("torch") or (frames and "/torch/" in frames[-1].filename):
         return True
@@ -246,7 +246,7 @@ def _is_from_torch(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, target: Any) -> str:
-    """What went wrong, where, and what usually helps."""
+    """Explain an error: what, where, and a hint."""
     first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     line = find_line(error, target)
     parts = (line, find_hint(error, line), first)

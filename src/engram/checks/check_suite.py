@@ -1,4 +1,4 @@
-"""The suite: a target in, a report out."""
+"""`check`: run all checks that apply to a target, and report."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ METHOD_CHECKS: tuple[Check, ...] = (
     method_family_rules.check_step_gets_the_plain_gradient,
     method_family_rules.check_old_networks_are_in_eval_mode,
 )
-# What fails here fails nearly everywhere: checks behind one of these are not run if it failed.
+# A failure of these makes nearly all others fail, so those are not run then.
 ROOT_CHECKS: tuple[Check, ...] = (
     form_rules.check_declarations,
     form_rules.check_verbs_are_known,
@@ -92,7 +92,7 @@ ROOT_CHECKS: tuple[Check, ...] = (
     leakage_rules.check_memory_within_budget,
     form_rules.check_stays_finite,
 )
-# And some need another one: runs that train together a step that maps, and so on.
+# Other checks need a specific one: lockstep needs a step that maps, and so on.
 REQUIRED_CHECKS: dict[Check, tuple[Check, ...]] = {
     **dict.fromkeys(
         (
@@ -109,7 +109,7 @@ REQUIRED_CHECKS: dict[Check, tuple[Check, ...]] = {
             equality_rules.check_lockstep_is_the_loop,
         ),
     ),
-    **dict.fromkeys(  # they look at runs side by side
+    **dict.fromkeys(  # compare runs in lockstep
         (
             equality_rules.check_loss_is_pure,
             equality_rules.check_step_is_pure,
@@ -126,7 +126,7 @@ REQUIRED_CHECKS: dict[Check, tuple[Check, ...]] = {
         equality_rules.check_loss_is_pure,
         equality_rules.check_maps_without_host_decisions,
     ),
-    **dict.fromkeys(  # they compare two trainings, which differ anyway if the loss has a past
+    **dict.fromkeys(  # compare two trainings, which differ anyway if the loss is impure
         (
             equality_rules.check_resume_is_uninterrupted,
             equality_rules.check_class_ids_do_not_matter,
@@ -159,15 +159,15 @@ POLICY_CHECKS: tuple[Check, ...] = (
 
 
 def check(target: Any, *, sample_shape: tuple[int, ...] | None = None) -> CheckReport:
-    """Try a method, a memory policy, a probe or a network against every rule of the contract.
+    """Check a method, memory policy, probe, detector or network against every rule of its contract.
 
     Parameters
     ----------
     target
         A method, policy, probe or network, its class, its name in the library, or ``module:Class``
-        (the module may be a path to a file). A class is tried with its defaults.
+        (the module may be a path to a file). A class is checked with its defaults.
     sample_shape
-        What a network reads; without it, usual shapes are tried in turn.
+        Input shape of a network; by default, usual shapes are tried in turn.
 
     Examples
     --------
@@ -204,8 +204,8 @@ def check(target: Any, *, sample_shape: tuple[int, ...] | None = None) -> CheckR
 
 
 def required_checks(one: Check) -> list[Check]:
-    """The checks without which another one can find nothing new."""
-    # what cannot be measured at all fails everywhere
+    """Return the checks whose failure makes another one pointless."""
+    # a probe that cannot measure at all fails everywhere
     if one in (*probe_rules.PROBE_CHECKS[2:], *detector_rules.DETECTOR_CHECKS):
         return [probe_rules.check_measures_after_every_stage]
     if one in network_rules.NETWORK_CHECKS[1:]:
@@ -221,32 +221,32 @@ def required_checks(one: Check) -> list[Check]:
 
 
 def target_name(target: Any) -> str:
-    """What to call a target."""
+    """Return the name of a target."""
     if isinstance(target, str):
         return target
     return str(getattr(target, "__name__", type(target).__name__))
 
 
 def make_default(kind: type[Any]) -> Any:
-    """An instance with defaults; a composition gets two parts that have a bit of everything."""
+    """Make an instance with defaults; a composition gets two parts with many features."""
     if kind is methods.Join:
         return methods.Join(methods.ER(), methods.EWC())
     return kind()
 
 
 def is_network(target: Any) -> bool:
-    """Whether a target is a network, its class, a factory or the name of a model."""
+    """Return whether a target is a network, its class, a factory or a model name."""
     if isinstance(target, str):
         return target in models()
     if isinstance(target, type):
         return issubclass(target, nn.Module)
-    # functions are policies, which are given rows to rank, or factories
+    # a function is a policy, which takes rows to rank, or a factory
     ranks = inspect.isfunction(target) and "rows" in inspect.signature(target).parameters
     return isinstance(target, nn.Module) or (inspect.isfunction(target) and not ranks)
 
 
 def resolve_target(target: Any) -> Any:
-    """The method, policy, network or class that a target names."""
+    """Resolve a target to a method, policy, network or class."""
     if isinstance(target, str):
         return _resolve_name(target)
     if isinstance(target, type):

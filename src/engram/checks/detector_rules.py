@@ -1,4 +1,4 @@
-"""Rules for novelty detectors, besides those for probes."""
+"""Rules for novelty detectors, in addition to those for probes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from engram.streams import Stream
 
 
 def _score_rows(detector: Detector, run: StageResult, state: Any, rows: slice) -> torch.Tensor:
-    """Scores of some test rows of one run."""
+    """Score some test rows of one run."""
     view = StageView([run], needs=detector.needs)
     _, x = next(view.inputs(64))
     one = torch.utils._pytree.tree_map(lambda leaf: leaf[None], state)
@@ -55,13 +55,13 @@ def check_scores_row_by_row(detector: Detector) -> None:
         whole = _score_rows(detector, runs[0], states[0][KEY], slice(0, 12))
         require(whole.shape == (12,), f"score gives {tuple(whole.shape)} for 12 rows, not (12,)")
         some = _score_rows(detector, runs[0], states[0][KEY], slice(3, 8))
-        known = whole[3:8].isnan() & some.isnan()  # what is no number is another check's
+        known = whole[3:8].isnan() & some.isnan()  # NaN is left to another check
         apart = largest_gap(whole[3:8].masked_fill(known, 0), some.masked_fill(known, 0))
         require(apart <= CLOSE, "score mixes rows: use no statistics of the batch")
 
 
 def check_finite_on_constant_features(detector: Detector) -> None:
-    """A network that answers the same to everything has finite scores, however dull."""
+    """Scores are finite for a network with constant outputs."""
     states = empty_states()
     for runs in train_stages():
         for run in runs:
@@ -81,8 +81,8 @@ def check_beats_chance(detector: Detector) -> None:
     view = StageView(runs, needs=detector.needs, state=None)
     state = detector.fit_stage(view)
     inside = detector.calibration_scores(view, state)
-    assert inside is not None  # the toys have validation rows
-    # as in `compare`, what is no number is the least familiar
+    assert inside is not None  # the toy streams have validation rows
+    # as in `compare_sets`, NaN is the least familiar
     outside = detector.outside_scores(view, state).nan_to_num(nan=-torch.inf)
     areas = [
         auroc(near[~near.isnan()].numpy(), far.numpy())
@@ -147,7 +147,7 @@ def check_future_rows_change_no_state(detector: Detector) -> None:
 
 
 def _fit_states(detector: Detector, stream: Stream) -> Iterator[States]:
-    """What is known of one run over a stream, after each stage."""
+    """Iterate over the states of a detector after each stage of one run."""
     states = empty_states()[:1]
     for runs in train_stages([stream]):
         _, states = measure_probe(detector, runs, states)
@@ -155,7 +155,7 @@ def _fit_states(detector: Detector, stream: Stream) -> Iterator[States]:
 
 
 def _noise_after(stream: Stream, stage: int) -> Data:
-    """The data with noise in all rows but the training and validation rows until a stage."""
+    """Replace all rows by noise but the training and validation rows up to a stage."""
     seen = [torch.cat([task.train, task.valid]) for task in stream.tasks[: stage + 1]]
     return _noise_outside(stream.data, torch.cat(seen))
 

@@ -1,5 +1,5 @@
-"""Equal numbers: alone or in lockstep, at once or resumed, under any class ids; pure losses and
-steps; other settings beside a run.
+"""Rules of equal numbers: alone or in lockstep, uninterrupted or resumed, under any class ids;
+pure losses and steps; independence of runs with other settings.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TOO_STRONG_HINT = "lower its strengths: the runs of this check explode (SGD, lea
 
 
 def require_lockstep_is_alone(runs: Sequence[Run]) -> None:
-    """In lockstep, and each alone in an engine of its own, runs end with the same numbers."""
+    """Require that runs end with the same numbers in lockstep and alone."""
     group = Engine(runs, device="cpu", together=True).groups()
     require(
         len(group) == 1,
@@ -68,9 +68,9 @@ def require_lockstep_is_alone(runs: Sequence[Run]) -> None:
 
 
 def require_equal_alone(runs: Sequence[Run], alone: Trained | None = None) -> None:
-    """Each run ends every stage alone, in an engine of its own, as it does beside the others.
+    """Require that each run ends every stage alone as it does with the others.
 
-    `alone` is what `train_runs_alone` gives, where that is known.
+    `alone` is the result of `train_runs_alone`, if known.
     """
     alone = train_runs_alone(runs) if alone is None else alone
     together = train_runs(runs, together=True)
@@ -124,7 +124,7 @@ def check_lockstep_with_strengths(method: Method) -> None:
 
 
 def check_resume_is_uninterrupted(method: Method) -> None:
-    """Stopped after any task and resumed from its file, a run ends bitwise as one at a stretch."""
+    """A run stopped after any task and resumed from its file ends bitwise as uninterrupted."""
     training = replace(EXACT, optimizer="adam", lr=1e-3, optim_reset=False)
     runs = make_runs(shrink_settings(method), make_streams()[:1], model="normed", training=training)
     with tempfile.TemporaryDirectory() as name:
@@ -173,7 +173,7 @@ def check_class_ids_do_not_matter(method: Method) -> None:
 
 
 def check_a_diverging_run_harms_no_other(method: Method) -> None:
-    """A run whose numbers explode is marked; the runs beside it do not change by a bit."""
+    """A diverging run is marked; the runs in lockstep with it do not change by a bit."""
     data = _data_with_broken_class()
     calm, wild = (0, 1, 2, 3), (5, 1, 2, 3)  # the broken class is in one run only
     good = _train_orders(method, data, (calm, (3, 1, 0, 2), (2, 0, 1, 3)))
@@ -199,7 +199,7 @@ def _train_orders(method: Method, data: Data, orders: Sequence[Sequence[int]]) -
 def _data_with_broken_class() -> Data:
     data = make_clouds()
     x = torch.as_tensor(data.x).clone()
-    x[data.y[:, 0] == len(SIZES) - 1] = torch.nan  # what a loss becomes in the end
+    x[data.y[:, 0] == len(SIZES) - 1] = torch.nan  # makes the loss NaN
     return replace(data, x=x)
 
 
@@ -230,11 +230,11 @@ def _train_finetune() -> Trained:
     return train_runs(make_runs(Finetune(), make_streams()[:1]))
 
 
-# Pure verbs: functions of their tensors alone, so that they map, resume and capture.
+# Pure verbs: functions of their tensors only, so that they can be mapped, resumed and captured.
 
 
 def random_states() -> tuple[Any, ...]:
-    """The states of all global generators."""
+    """Return the states of all global generators."""
     numbers = repr(np.random.get_state())  # noqa: NPY002 - the global state is the point
     return torch.get_rng_state().tolist(), numbers, random.getstate()
 
@@ -364,17 +364,17 @@ def check_maps_without_host_decisions(method: Method) -> None:
         raise BrokenRule(f"a mapped step cannot be traced\n{explain(error, at.method)}") from error
 
 
-# Other settings of a method beside it: each run ends as it does when nobody else is there.
+# Other settings in the same engine.
 
 
-# whole numbers and switches decide shapes and ways, real numbers what a network computes
+# integers and booleans change shapes and code paths, floats the computed values
 OTHER_VALUES: dict[type, Callable[[Any], Any]] = {
     int: lambda value: value + 1, bool: lambda value: not value, float: lambda value: value / 2,
 }  # fmt: skip
 
 
 def alter_fields(method: Method, *kinds: type) -> Method:
-    """The method with another value of every field of these types that takes one."""
+    """Change every field of these types to another valid value."""
 
     def other(part: Method) -> Method:
         for field in fields(part):
@@ -387,11 +387,11 @@ def alter_fields(method: Method, *kinds: type) -> Method:
 
 
 def check_other_settings_beside_it(method: Method) -> None:
-    """Other settings of the method, and other seeds, in one engine: each run ends as alone."""
+    """With other settings and seeds in one engine, each run ends as it does alone."""
     mine = shrink_settings(method)
     others = [alter_fields(mine, *kinds) for kinds in ((float,), (int, bool), (float, int, bool))]
     stream, known = make_streams()[1], {structural_key(mine)}
-    # the same seed: what runs of one seed share must not hide what tells them apart
+    # the same seed, since caches shared by seed must not hide differences
     runs, alone = make_runs(mine, [stream]), list[Trained]()
     for one in others:
         key = structural_key(one)
@@ -409,8 +409,8 @@ def check_other_settings_beside_it(method: Method) -> None:
 
 
 def _train_or_none(method: Method, stream: Stream) -> Trained | None:
-    """The method trained alone; some settings are refused when a run begins only."""
+    """Train a method alone; None if its settings are refused at the start."""
     try:
         return train_runs(make_runs(method, [stream]))
-    except Exception:  # alone, as well: nothing to compare
+    except Exception:  # fails alone too: nothing to compare
         return None

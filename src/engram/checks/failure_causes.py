@@ -1,4 +1,4 @@
-"""Why a check failed: what could be the cause is tried out before it is said."""
+"""Causes of failed checks: explanations that are tested before they are given."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from engram.learner.batch import Batch
 from engram.methods.finetune import Finetune
 from engram.methods.method import Method
 
-PADDING_ROWS = 5  # rows of weight 0 that are put behind a batch
+PADDING_ROWS = 5  # rows of weight 0 appended to a batch
 LEAST_GRADIENT = 1e-12
 LEARNT_ACCURACY = 0.9  # accuracy of a first task that was learnt
 
 
 def loss_gradients(at: TaskStart, batch: Batch, vector: Tensor) -> dict[str, Tensor]:
-    """The gradient [P] of every loss term of the first run."""
+    """Compute the gradient [P] of every loss term of the first run."""
     weights, learner = vector.detach().clone().requires_grad_(True), at.learners[0]
     terms = at.method.loss(at.net(batch, vector=weights), batch, learner.state)
     found = {}
@@ -41,7 +41,7 @@ def loss_gradients(at: TaskStart, batch: Batch, vector: Tensor) -> dict[str, Ten
 
 
 def explain_no_learning(method: Method, trained: Trained, training: Training) -> str:
-    """What keeps a task from being learnt, as far as can be seen from outside."""
+    """Explain why a task is not learnt, as far as can be seen from outside."""
     at = enter_task(shrink_settings(method), stage=0, runs=1, training=training)
     before, after = at.learners[0].vector, trained[0, 0].vector
     found = loss_gradients(at, next(at.own_batches()), before)
@@ -72,7 +72,7 @@ def explain_no_learning(method: Method, trained: Trained, training: Training) ->
 
 
 def _overwhelming_terms(method: Method, training: Training) -> str:
-    """Which terms of the second task overwhelm its own, if any does."""
+    """Describe the loss terms that overwhelm the task loss in the second task, if any."""
     at = enter_task(shrink_settings(method), runs=1, training=training)
     found = loss_gradients(at, next(at.own_batches()), _move_weights(at.learners[0].vector))
     own = float(found["task"].norm()) if "task" in found else 0.0
@@ -88,7 +88,7 @@ def _overwhelming_terms(method: Method, training: Training) -> str:
 
 
 def explain_no_difference(method: Method) -> str:
-    """Which loss terms of the second task have no gradient."""
+    """Describe the loss terms of the second task without a gradient."""
     at = enter_task(shrink_settings(method), runs=1)
     found = loss_gradients(at, next(at.own_batches()), _move_weights(at.learners[0].vector))
     idle = [repr(name) for name, slope in found.items() if not bool(slope.any())]
@@ -101,9 +101,9 @@ def explain_no_difference(method: Method) -> str:
 
 
 def explain_lockstep_difference(run: Run, fields_differ: bool = False) -> str:
-    """Whether padding is felt, and by what: runs in lockstep are padded to equal lengths.
+    """Explain a difference in lockstep, where runs are padded: find what depends on padding.
 
-    Where fields differ from run to run, and nothing else is found, they are to blame.
+    If nothing does and fields differ between runs, these are named.
     """
     kind = next((name for name, model in MODELS.items() if model is run.model), "plain")
     if _depends_on_padding(run.method, "plain"):
@@ -148,7 +148,7 @@ def _depends_on_padding(method: Method, kind: str) -> bool:
 
 
 def _move_weights(weights: Tensor) -> Tensor:
-    """Weights away from any anchor or teacher, where a penalty would be 0."""
+    """Move weights away from any anchor or teacher, where a penalty would be 0."""
     return weights + 0.05 * torch.linspace(-1, 1, len(weights), dtype=weights.dtype)
 
 

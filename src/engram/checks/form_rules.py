@@ -1,5 +1,5 @@
 """The form of a method: a frozen dataclass, known verbs and declarations, valid returns, finite
-numbers. (keep the paragraph that follows)
+numbers.
 
 What fails here would fail in most other checks as well, so it is named here and they are not run.
 """
@@ -54,19 +54,19 @@ LARGEST_GROWTH = 1e3  # a term that grows by more than this in one step did not 
 
 # -- return values ---------------------------------------------------------------------------------
 def check_verbs_return_what_they_should(method: Method) -> None:
-    """A short run goes through, and every verb returns what the contract says."""
+    """In a short run, every verb returns what the contract requires."""
     _inspect_networks(method)
     try:
         train_runs(make_runs(watch_verbs(shrink_settings(method)), make_streams()[:1]))
     except AccessError:
-        return  # the next check says so
+        return  # reported by the next check
     except BadArgument as error:
         if not str(error).startswith("exemplars:") or "expected Exemplars" in str(error):
-            raise  # others are of the budget, which has a check of its own
+            raise  # errors about the budget have their own check
 
 
 def check_single_precision(method: Method) -> None:
-    """The same in float32, which is how runs are trained unless they ask for another precision."""
+    """The same holds in float32, the default precision of runs."""
     after = train_runs(
         make_runs(watch_verbs(shrink_settings(method)), make_streams()[:1], training=SINGLE)
     )
@@ -75,7 +75,7 @@ def check_single_precision(method: Method) -> None:
 
 
 def watch_verbs(method: Method) -> Method:
-    """The method with an eye on what each of its own verbs returns."""
+    """Wrap a method so that the return values of its verbs are checked."""
     for verb, look in INSPECTIONS.items():
         if method.implements(verb):
             place = find_place(type(method), verb)
@@ -213,7 +213,7 @@ def _kind(value: Any) -> str:
 
 # -- state -----------------------------------------------------------------------------------------
 def check_state_has_one_shape(method: Method) -> None:
-    """Runs whose tasks have other numbers of rows hold state of the same shapes."""
+    """Runs whose tasks differ in numbers of rows have state of the same shapes."""
     on = make_streams()[:2]
     trained = train_runs(make_runs(shrink_settings(method), on, training=replace(EXACT, epochs=1)))
     for (run, stage), after in trained.items():
@@ -232,7 +232,7 @@ def check_state_has_one_shape(method: Method) -> None:
 
 # -- divergence ------------------------------------------------------------------------------------
 def check_stays_finite(method: Method) -> None:
-    """On harmless data no loss term, weight, state or score grows beyond all measure."""
+    """On harmless data no loss term, weight, state or score diverges."""
     seen: list[dict[str, float]] = []  # the terms of every step so far
     stages: list[int] = []
 
@@ -291,7 +291,7 @@ def _list_writing_verbs(method: Method) -> str:
     return ", ".join(verbs) or "the networks"
 
 
-# What a method is: a frozen dataclass of plain hyper-parameters.
+# The class: a frozen dataclass of plain hyper-parameters.
 
 
 READS = ("own", "past")
@@ -347,7 +347,7 @@ def check_recipe_round_trip(method: Method) -> None:
 
 
 def check_declarations(method: Method) -> None:
-    """`replay`, `phases`, `reads`, `head`, `decides`, `every_n_steps`: values the engine knows."""
+    """`replay`, `phases`, `reads`, `head`, `decides` and `every_n_steps` have valid values."""
     require(method.reads in READS, f"reads must be one of {READS}, it is {method.reads!r}")
     try:
         check_head(method.head)
@@ -384,7 +384,7 @@ def check_declarations(method: Method) -> None:
 
 
 def _check_phases(method: Method, stage: int) -> None:
-    """Refuse what is no list of trainings."""
+    """Raise unless `phases` returns a tuple of `Phase`."""
     found: Any = method.phases(stage)
     listed = isinstance(found, (tuple, list)) and all(isinstance(one, Phase) for one in found)
     require(
@@ -394,10 +394,10 @@ def _check_phases(method: Method, stage: int) -> None:
     )
 
 
-# Names and arguments: what a class calls a verb must be one, and something must be its own.
+# Names and arguments of verbs.
 
 
-# names that the engine looks up, and what tells their values from those of any other field
+# names that the engine looks up, and a test of their values
 DECLARATION_CHECKS: dict[str, Any] = {
     "reads": lambda value: value == "past",
     "head": lambda value: value == "cosine",
@@ -407,7 +407,7 @@ NEAR_SIMILARITY = 0.75  # similarity of names, 1 for equal ones
 
 
 def check_verbs_are_known(method: Method) -> None:
-    """Verbs have the contract's names and arguments, and at least one is the method's own."""
+    """Verbs have the contract's names and arguments, and the method defines at least one."""
     name = type(method).__name__
     for word, value in _own_names(method):
         meant = _find_intended(method, word, value)
@@ -429,7 +429,7 @@ def check_verbs_are_known(method: Method) -> None:
 
 
 def _own_names(method: Method) -> Iterator[tuple[str, Any]]:
-    """Public names that the author's classes add to the contract, with their values."""
+    """Iterate over public names that the author's classes add, with their values."""
     for kind in type(method).__mro__:
         if kind is object or kind.__module__.startswith("engram."):
             continue
@@ -439,7 +439,7 @@ def _own_names(method: Method) -> Iterator[tuple[str, Any]]:
 
 
 def _find_intended(method: Method, word: str, value: Any) -> str:
-    """The verb or declaration that a name stands too near to, unless the method has that too."""
+    """Find the verb or declaration that a similar name was meant to be, if not defined too."""
     if isinstance(value, type):
         return ""
     if callable(value) or isinstance(value, staticmethod | classmethod):

@@ -1,5 +1,5 @@
-"""Honest data: nothing from test rows or the future, no more than the budget, no samples hidden
-in the state.
+"""Rules against data leakage: nothing from test rows or later tasks, no more than the memory
+budget, no samples hidden in the state.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def check_memory_within_budget(method: Method) -> None:
     try:
         trained = train_runs(make_runs(shrink_memory(shrink_settings(method)), [stream]))
     except BadArgument as error:
-        if not str(error).startswith("exemplars:"):  # about something else, by whoever raised it
+        if not str(error).startswith("exemplars:"):  # an unrelated error
             raise
         advice = "declare a field `memory: Memory`, and"
         advice = advice if memory is None else "smaller memories are tried here, so"
@@ -171,7 +171,7 @@ def _kept_items(method: Method) -> Any:
 
 
 def _host_uses_memory(method: Method) -> bool:
-    """Whether a task ends with other weights if the memory was emptied before it."""
+    """Return whether a task ends with other weights if the memory is emptied before it."""
     ends = []
     for emptied in (False, True):
         (run,) = make_runs(shrink_settings(method), make_streams()[:1])
@@ -185,7 +185,7 @@ def _host_uses_memory(method: Method) -> bool:
 
 
 def _update_uses_memory(at: Any, batch: Batch) -> bool:
-    """Whether the update uses memory rows: other inputs there change it, or grad is asked there."""
+    """Return whether the update depends on memory rows, or takes their gradient."""
     asked: list[Batch] = []
 
     def update(which: Batch) -> Tensor:
@@ -211,7 +211,7 @@ def _update_uses_memory(at: Any, batch: Batch) -> bool:
     return not torch.equal(first, other)
 
 
-# Poisoned data: what a method may not know is changed, and nothing that it does may change.
+# Poisoned data: changing what a method may not know must change nothing.
 
 
 def _same_outcome(one: StageCopy, other: StageCopy) -> bool:
@@ -233,14 +233,14 @@ def check_labels_out_of_sight_do_not_matter(method: Method) -> None:
             f"what is learnt in task {stage} depends on labels of test rows or of later tasks: "
             "take labels from batch.y or learner.labels only",
         )
-    if method.reads == "past":  # may complete the labels of earlier rows
+    if method.reads == "past":  # may use all labels of earlier rows
         return
     one, other = (_two_levels(hidden) for hidden in (0, 1))
     try:
         clean, dirty = (
             _train_until(shrink_settings(method), each, 1, loss="auto") for each in (one, other)
         )
-    except BadArgument:  # a method that refuses sets of labels meets no row that hides one
+    except BadArgument:  # a method without label sets never sees a row with a hidden label
         return
     require(
         _same_outcome(clean, dirty),
@@ -249,11 +249,11 @@ def check_labels_out_of_sight_do_not_matter(method: Method) -> None:
 
 
 def _other_labels(stream: Stream, stage: int, aside: Tensor) -> Stream:
-    """The same tasks, with labels exchanged where task `stage` may not look."""
+    """Exchange the labels that task `stage` may not see."""
     y = stream.data.y.clone()
     for k, task in enumerate(stream.tasks):
         y[task.test] = (y[task.test] + 1) % stream.data.n_classes
-        if k > stage:  # exchanged within the task, so that every row keeps a visible label
+        if k > stage:  # within the task, so that every row keeps a visible label
             first, second = task.new
             mine = task.train[~torch.isin(task.train, aside)]
             y[mine] = first + second - y[mine]
@@ -261,9 +261,9 @@ def _other_labels(stream: Stream, stage: int, aside: Tensor) -> Stream:
 
 
 def _two_levels(hidden: int) -> Stream:
-    """Task 0 shows two superclasses, task 1 three classes.
+    """Make a stream whose task 0 shows two superclasses, and task 1 three classes.
 
-    Rows of one task carry a label of the other level as well, which is hidden; `hidden` turns it.
+    Rows also have a hidden label of the other level, which `hidden` changes.
     """
     sizes, count = (24, 24, 24, 24, 24, 24), 3
     data = make_clouds(sizes)
@@ -305,7 +305,7 @@ def check_lost_rows_do_not_matter(method: Method) -> None:
 
 
 def _next_stage(method: Method, stream: Stream, after: RunLearner) -> StageCopy:
-    """The stage behind `after`, on a stream with the same tasks."""
+    """Train the stage after `after`, on a stream with the same tasks."""
 
     def resume(_place: int, learner: RunLearner) -> int:
         copy_learner(after, learner)
@@ -319,7 +319,7 @@ def _next_stage(method: Method, stream: Stream, after: RunLearner) -> StageCopy:
 
 # -- the evaluation ------------------------------------------------------------------------------
 def check_places_of_test_rows_do_not_matter(method: Method) -> None:
-    """Half of the test rows, in another sequence: the same training, the same scores of each."""
+    """With half of the test rows in another order, training and scores stay the same."""
     stream = make_streams()[1]
     other = replace(stream, tasks=tuple(_halve_tests(task) for task in stream.tasks))
     mine, theirs = (
@@ -348,7 +348,7 @@ def _halve_tests(task: Task) -> Task:
 
 
 def _find_test_rows(tasks: Sequence[Task], fewer: Sequence[Task]) -> Tensor:
-    """Where the test rows of `fewer` are among those of `tasks`."""
+    """Find the test rows of `fewer` among those of `tasks`."""
     found, start = [], 0
     for task, part in zip(tasks, fewer, strict=True):
         found.append(start + (part.test[:, None] == task.test).long().argmax(1))
@@ -356,21 +356,21 @@ def _find_test_rows(tasks: Sequence[Task], fewer: Sequence[Task]) -> Tensor:
     return torch.cat(found)
 
 
-# Samples outside the memory: inputs that lie in anything else a method holds.
+# Samples outside the memory.
 
 
 SIZES = (20, 12, 24, 16, 28, 9)
-SAMPLE = (2, 8, 3)  # 48 numbers: as many do not agree by chance, in whatever scale they are kept
+SAMPLE = (2, 8, 3)  # 48 numbers do not match by chance, at any scale
 ALIKE_CORRELATION = (
     0.995  # correlation; half precision and bytes stay above, a class mean is far below
 )
-FEW_ROWS = 2  # a gradient of one row is that row times a number; two rows are no accident
+FEW_ROWS = 2  # a gradient of one row is a multiple of it; two rows are no accident
 MOST_ENTRIES = 1 << 20  # entries of one tensor that are searched
 MOST_DEPTH = 4
 
 
 def make_wide_clouds() -> Data:
-    """Separable classes of samples that cannot be mistaken for each other."""
+    """Make separable classes of samples that cannot be confused with each other."""
     key, count, each = keys.fold(0, "hoards"), len(SIZES), torch.tensor(SIZES)
     tests = torch.arange(count).repeat_interleave(4)
     y = torch.arange(count).repeat_interleave(each)
@@ -381,7 +381,7 @@ def make_wide_clouds() -> Data:
 
 
 def check_keeps_no_samples_outside_its_memory(method: Method) -> None:
-    """No inputs lie in the state, weights, buffers or optimiser, on the method or in its module."""
+    """No inputs are stored in state, weights, buffers, optimiser, the method or its module."""
     stream, left = class_incremental(make_wide_clouds()), [None]
 
     def around(original: Any, learner: Any, task: Any) -> None:
@@ -413,10 +413,10 @@ def _copy_leaf(leaf: Any) -> Any:
 
 
 def _learner_tensors(learner: RunLearner, opt: Any) -> Iterator[tuple[str, Tensor]]:
-    """What a learner holds; the optimiser only where it is not as training left it.
+    """Iterate over a learner's tensors; the optimiser's only if changed since training.
 
-    The last gradient of a layer is made of the last batch's inputs, nearly one by one where few of
-    them were still wrong.
+    The last gradient of a layer combines inputs of the last batch, which are nearly separate if few
+    of them were still wrong.
     """
     written = tree_shapes(learner.opt) != tree_shapes(opt) or not trees_equal(learner.opt, opt)
     for part in ("state", "buffers", "vector", "free", *["opt"] * written):
@@ -426,7 +426,7 @@ def _learner_tensors(learner: RunLearner, opt: Any) -> Iterator[tuple[str, Tenso
 
 
 def _method_tensors(method: Method) -> Iterator[tuple[str, Tensor]]:
-    """Tensors and arrays on a method, its classes and their modules."""
+    """Iterate over tensors and arrays on a method, its classes and their modules."""
     yield from _walk_tensors("self", vars(method))
     for kind in type(method).__mro__:
         if kind is not object and not kind.__module__.startswith("engram."):
@@ -449,7 +449,7 @@ def _walk_tensors(name: str, value: Any, depth: int = MOST_DEPTH) -> Iterator[tu
 
 
 def _contains_inputs(leaf: Tensor, inputs: Tensor) -> Tensor:
-    """[n] whether each input [n, d] lies in a tensor, in any scale, along or across its axes."""
+    """Mark the inputs [n, d] that a tensor contains, at any scale, along or across its axes."""
     size = inputs.shape[1]
     found = torch.zeros(len(inputs), dtype=torch.bool)
     if not size <= leaf.numel() <= MOST_ENTRIES or leaf.is_complex():
@@ -466,13 +466,13 @@ def _contains_inputs(leaf: Tensor, inputs: Tensor) -> Tensor:
 
 
 def _standardize(rows: Tensor) -> Tensor:
-    """Rows with mean 0 and length 1, so that a product is a correlation."""
+    """Scale rows to mean 0 and length 1, so that products are correlations."""
     centred = rows - rows.mean(1, keepdim=True)
     return torch.nan_to_num(centred / centred.norm(dim=1, keepdim=True).clamp(min=1e-12))
 
 
 def check_holds_no_more_for_more_rows(method: Method) -> None:
-    """With twice the rows in every task, a method holds no more beside its memory."""
+    """With twice the rows in every task, state outside the memory does not grow."""
     held, items = [], []
     for factor in (1, 2):
         stream = class_incremental(make_clouds([factor * size for size in SIZES]))

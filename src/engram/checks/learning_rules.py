@@ -1,5 +1,5 @@
-"""Methods learn: single classes, known tasks, classes in other domains, refined labels, sets of
-labels.
+"""Rules of learning: tasks of one class, known tasks, known classes in other domains, refined
+labels, label sets.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def check_single_class_tasks(method: Method) -> None:
 
 
 def check_one_class_first(method: Method) -> None:
-    """A first task of one class is fine; tasks of unequal numbers of classes follow."""
+    """A first task of one class works, with tasks of unequal numbers of classes after it."""
     _train_finite(method, class_incremental(make_clouds(), classes_per_task=[1, 3, 2]))
 
 
@@ -87,7 +87,7 @@ def check_task_incremental(method: Method) -> None:
 
 
 def check_beats_chance(method: Method) -> None:
-    """Right after its training, a task is known far better than by guessing."""
+    """Right after its training, accuracy on a task is far above chance."""
     trained = train_runs(
         make_runs(shrink_settings(method, LEARNS), make_streams()[:1], training=LEARNS)
     )
@@ -125,7 +125,7 @@ def check_state_is_a_tree_of_tensors(method: Method) -> None:
 
 
 def check_unopened_columns_stand_still(method: Method) -> None:
-    """Under weight decay and old momentum, columns of classes to come stay bitwise the same."""
+    """Under weight decay and momentum, columns of unseen classes stay bitwise the same."""
     training = replace(EXACT, weight_decay=0.1, optim_reset=False)
     for together in (False, True):
         runs = make_runs(shrink_settings(method), make_streams()[:2], training=training)
@@ -172,7 +172,7 @@ def check_finish_leaves_statistics_alone(method: Method) -> None:
     )
 
 
-# Known classes: a task whose classes are not new is learnt like any other, or refused.
+# Known classes in further domains.
 
 
 CLASSES, DOMAINS, ROWS = 4, 3, 18
@@ -180,7 +180,7 @@ ENOUGH_KNOWN_CLASS_ACCURACY = 0.6  # chance is 0.25
 
 
 def make_domain_stream() -> Stream:
-    """The same classes in every task, each time at other places."""
+    """Make a stream with the same classes in every task, in different places."""
     key, groups = keys.fold(0, "domains"), CLASSES * DOMAINS
     centres = 3 * keys.normal(keys.fold(key, "centres"), groups, *SAMPLE)
     parts = []
@@ -198,9 +198,9 @@ def make_domain_stream() -> Stream:
 
 
 def own_accuracies(method: Method, stream: Stream) -> list[float]:
-    """Accuracy on each task right after its training; `BadArgument` if the method refuses.
+    """Return the accuracy on each task right after its training; raises if the method refuses.
 
-    A refusal must come before any training, not in the middle of the stream.
+    A method must refuse before any training, not in the middle of the stream.
     """
     found: list[float] = []
     try:
@@ -218,7 +218,7 @@ def check_known_classes_are_learnt(method: Method) -> None:
         worst = 0.0
         for one in list_milder_methods(
             shrink_settings(method, LEARNS)
-        ):  # the second only where the first is not enough
+        ):  # the second only if the first is not enough
             worst = max(worst, min(own_accuracies(one, make_domain_stream())))
             if worst > ENOUGH_KNOWN_CLASS_ACCURACY:
                 return
@@ -232,14 +232,14 @@ def check_known_classes_are_learnt(method: Method) -> None:
 
 
 def list_milder_methods(method: Method) -> Iterator[Method]:
-    """The method, and with much smaller numbers: a penalty may be too stiff for a new domain."""
+    """Iterate over the method and milder variants, as a penalty may be too strong."""
     yield method
     *_, smaller = vary_floats(method, 7)  # 1 / 64
     if smaller != method:
         yield smaller
 
 
-# Labels that are refined over time: a superclass first, its subclasses later.
+# Labels that are refined: a superclass first, its subclasses later.
 
 
 TREE: dict[str, list[str | int]] = {"A": [0, 1], "B": [2, 3]}
@@ -251,13 +251,13 @@ REFINED_ORDERS: tuple[tuple[tuple[str | int, ...], ...], ...] = (
 
 
 def make_refined_streams() -> list[Stream]:
-    """Three streams over one tree: rows of a subclass were partly seen under its superclass."""
+    """Make three streams over one label tree, with rows shared by super- and subclasses."""
     data, found = make_clouds(), []
     for order in REFINED_ORDERS:
         tasks = [[_full_name(name) for name in group] for group in order]
         stream = hierarchical(data, hierarchy=TREE, tasks=tasks, valid=0.0, post_valid=0.0)
         found.append(stream)
-    # runs train together over one Data, and these differ in nothing
+    # runs in lockstep share one Data
     return [Stream(data=found[0].data, tasks=one.tasks) for one in found]
 
 
@@ -271,7 +271,7 @@ def _require_label_sets(method: Method) -> None:
 
 
 def check_refined_labels_in_lockstep(method: Method) -> None:
-    """Where superclasses come before their subclasses, lockstep is the loop as well."""
+    """With refined labels, lockstep gives the numbers of the loop too."""
     _require_label_sets(method)
     require_lockstep_is_alone(make_runs(shrink_settings(method), make_refined_streams()))
 
@@ -294,7 +294,7 @@ def check_stored_labels_stay_incomplete(method: Method) -> None:
             )
 
 
-# Sets of labels: a method that says it can decide them learns every label of a row.
+# Label sets.
 
 
 LEARNS_LABELS = replace(EXACT, optimizer="adam", lr=0.01, epochs=30)
@@ -302,7 +302,7 @@ ENOUGH_LABEL_SCORE = 0.7  # one of the two labels of each row, and nothing else,
 
 
 def make_label_set_stream() -> Stream:
-    """Three tasks of two classes each; every row has its class, and one of two labels for all."""
+    """Make three tasks of two classes, whose rows also have one of two common labels."""
     plain = make_clouds()
     own, count = plain.labels, len(SIZES)
     shared = count + own % 2
@@ -321,7 +321,7 @@ def make_label_set_stream() -> Stream:
 
 
 def score_newest_task(after: StageCopy) -> float:
-    """Precision-weighted Jaccard score of the task just learnt, over all classes open by then."""
+    """Compute the precision-weighted Jaccard score of the task just learnt, over open classes."""
     stream, now = after.stage.learner.stream, after.stage.stage
     rows, stages = test_items(stream)
     mine = (stages == now).numpy()
@@ -332,7 +332,7 @@ def score_newest_task(after: StageCopy) -> float:
 
 
 def check_label_sets(method: Method) -> None:
-    """Where rows carry two labels, both are learnt; or the method says it decides by argmax."""
+    """Both labels of a row are learnt, unless the method decides by argmax."""
     if DECISIONS["set"] not in method.decides:
         raise DoesNotApply("it decides by argmax, so streams with label sets are refused")
     trained = train_runs(

@@ -1,4 +1,4 @@
-"""Rules for families of methods: importances, plain gradients, teachers, generators."""
+"""Rules for families of methods: importances, steps with gradients, teachers, generators."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def check_importance_is_per_sample(method: Method) -> None:
 
 
 def _fisher(learner: RunLearner) -> Tensor:
-    """Mean over samples of the squared gradient of -log p(y | x), one sample at a time."""
+    """Average the squared gradient of -log p(y | x) over samples, one at a time."""
     total, rows = torch.zeros_like(learner.vector), learner.task.train
     for row in rows:
         batch = learner.batch(row[None])
 
         def value(vector: Tensor, one: Batch = batch) -> Tensor:
-            # not through the learner's own passes: they are what is on trial
+            # not by the learner's own passes, which are under test
             weights = {**learner.layout(vector), **learner.buffers}
             logits = functional_call(learner.networks.eval, weights, ("net", one.x)).logits
             return masked_ce(logits, one.target, one.open, one.w)
@@ -67,7 +67,7 @@ def _fisher(learner: RunLearner) -> Tensor:
 
 
 def check_step_gets_the_plain_gradient(method: Method) -> None:
-    """The gradient given to `step` leaves out terms that depend on the weights alone."""
+    """The gradient given to `step` excludes terms that depend on the weights only."""
     if not method.implements("step"):
         raise DoesNotApply("no step of its own")
     at = enter_task(shrink_settings(method))
@@ -130,7 +130,7 @@ def check_old_networks_are_in_eval_mode(method: Method) -> None:
     require(still, "loss writes into the run's running statistics")
 
 
-# Generators: what they replay is held against everything it could be mistaken for.
+# Generators.
 
 
 LONG = replace(LEARNS, epochs=20)

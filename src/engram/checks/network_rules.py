@@ -1,4 +1,4 @@
-"""Networks of one's own: what they answer follows from their weights and inputs alone."""
+"""Rules for networks: outputs depend on weights and inputs only, and the network learns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from engram.models.forward_pass import forward_context
 from engram.models.user_networks import is_built
 from engram.streams import class_incremental
 
-# Samples that are tried in turn where nobody says what a network reads.
+# Input shapes that are tried in turn if none is given.
 SHAPES = ((1, 8, 8), (3, 32, 32), (1, 28, 28), (16,), (3, 64, 64), (3, 224, 224))
 ROWS = 6
 CLASSES = 2
@@ -33,7 +33,7 @@ SAME = 1e-8  # in double precision
 STEPS = Training(iterations=4, batch_size=8, optimizer="sgd", lr=0.01)
 EXACT = replace(STEPS, precision="float64")
 LEARNS = replace(STEPS, iterations=60, optimizer="adam")
-RATES = (0.002, 0.02)  # deep networks want small steps, a head alone large ones
+RATES = (0.002, 0.02)  # deep networks need small steps, a head alone large ones
 KNOWN = 0.8  # accuracy on two clouds far apart
 KEEP_NOTHING_HINT = (
     "keep nothing on self that changes from call to call (running values are buffers)"
@@ -42,14 +42,14 @@ KEEP_NOTHING_HINT = (
 
 @dataclass(frozen=True)
 class NetworkCandidate:
-    """A network on trial: its maker, and the shape of the samples that it reads."""
+    """A network to check: its class or factory, and its input shape."""
 
     maker: Any
     shape: tuple[int, ...]
     guessed: bool = False
 
     def build(self, seed: int = 0) -> nn.Module:
-        """The network as runs have it, below its head."""
+        """Build the network as runs do, without its head."""
         found = build(self.maker, sample_shape=self.shape, classes=CLASSES, seed=seed)
         return found.backbone
 
@@ -59,11 +59,11 @@ class NetworkCandidate:
         return self.build()
 
     def rows(self, purpose: str = "rows") -> Tensor:
-        """Inputs [ROWS, ...]."""
+        """Draw inputs [ROWS, ...]."""
         return keys.normal(keys.fold(0, "networks", purpose), ROWS, *self.shape).float()
 
     def answer(self, rows: Tensor, *, training: bool = False) -> Tensor:
-        """Features [B, F]; noise of a training pass is what its key decides, as in runs."""
+        """Compute features [B, F]; a key determines the noise of a training pass, as in runs."""
         self.net.train(training)
         key = keys.fold(0, "networks", "noise") if training else None
         with torch.random.fork_rng(devices=[]), forward_context(None, key):
@@ -72,7 +72,7 @@ class NetworkCandidate:
         return found
 
     def runs(self, training: Training, seeds: int) -> list[Run]:
-        """Runs over two clouds far apart, one task."""
+        """Make runs over one task of two separate clouds."""
         y = torch.arange(CLASSES).repeat_interleave(12)
         centres = 2 * keys.normal(keys.fold(0, "networks", "centres"), CLASSES, *self.shape)
         noise = keys.normal(keys.fold(0, "networks", "clouds"), 2 * len(y), *self.shape)
@@ -84,7 +84,7 @@ class NetworkCandidate:
 
 
 def make_candidate(maker: Any, shape: tuple[int, ...] | None = None) -> NetworkCandidate:
-    """The network with samples that it reads: those given, or the first usual ones that fit."""
+    """Make a candidate with the given input shape, or the first usual one that works."""
     if shape is not None:
         return NetworkCandidate(maker, shape)
     for usual in SHAPES:
@@ -112,7 +112,7 @@ def check_answers_features(one: NetworkCandidate) -> None:
 
 
 def check_the_seed_decides_its_weights(one: NetworkCandidate) -> None:
-    """One seed gives the same weights twice, another one others."""
+    """The seed determines the weights: equal for equal seeds, different for others."""
     if is_built(one.maker):
         raise DoesNotApply("it is built already: all seeds begin with its weights")
     first, again, other = (tuple(one.build(seed).parameters()) for seed in (0, 0, 1))
@@ -163,7 +163,7 @@ def check_rows_do_not_matter_to_each_other(one: NetworkCandidate) -> None:
 
 
 def check_a_training_pass_can_be_repeated(one: NetworkCandidate) -> None:
-    """Weights, inputs and the key of a step decide a training pass: a resumed run is the same."""
+    """Weights, inputs and the key of a step determine a training pass, as resuming needs."""
     kept = {name: value.clone() for name, value in one.net.state_dict().items()}
     first = one.answer(one.rows(), training=True)
     one.net.load_state_dict(kept)
@@ -211,7 +211,7 @@ def check_lockstep_is_the_loop(one: NetworkCandidate) -> None:
 
 
 def check_learns(one: NetworkCandidate) -> None:
-    """Two clouds that lie far apart are told apart after a few steps."""
+    """Two separate clouds are distinguished after a few steps."""
     truth, best = torch.arange(CLASSES).repeat_interleave(12), 0.0
     for rate in RATES:
         (after,) = train_runs(one.runs(replace(LEARNS, lr=rate), 1)).values()
@@ -225,7 +225,7 @@ def check_learns(one: NetworkCandidate) -> None:
     )
 
 
-# A network that remembers what it was asked fails wherever two answers are compared.
+# A network that remembers its inputs fails wherever two outputs are compared.
 COMPARED_CHECKS = (
     check_rows_do_not_matter_to_each_other,
     check_a_training_pass_can_be_repeated,

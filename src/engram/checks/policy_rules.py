@@ -1,4 +1,4 @@
-"""Rules for memory policies: a ranking, a budget, and no luck beyond the seed."""
+"""Rules for memory policies: a valid ranking, the budget, and determinism by the seed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from engram.memory.ranking_policies import make_ranking
 from engram.methods.er import ER
 
 TOTAL = 12
-DRAWS, KEPT, PASSED = 200, 2, 5  # reservoirs drawn, their size, rows that pass by
+DRAWS, KEPT, PASSED = 200, 2, 5  # reservoirs drawn, their size, rows offered
 
 
 def make_replay(policy: Any) -> ER:
-    """Experience replay with this policy under a small budget."""
+    """Make experience replay with this policy and a small budget."""
     return ER(memory=Memory(total=TOTAL, policy=policy))
 
 
@@ -100,7 +100,7 @@ def check_policy_in_lockstep(policy: Any) -> None:
 
 
 class _PassingLearner:
-    """A stand-in for a learner by which rows pass in one task."""
+    """A stand-in for a learner that sees rows in one task."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.stage, self.exemplars = seed, 0, Exemplars.empty()
@@ -111,7 +111,7 @@ class _PassingLearner:
 
 
 def check_reservoir_is_uniform(policy: Any) -> None:
-    """Of all rows that passed by, one in each task, each is kept with the same chance."""
+    """Of all rows offered, one in each task, each is kept with the same probability."""
     if policy != "reservoir":
         raise DoesNotApply("no reservoir")
     counts, memory = torch.zeros(PASSED), Memory(total=KEPT, policy="reservoir")
@@ -121,7 +121,7 @@ def check_reservoir_is_uniform(policy: Any) -> None:
             learner.exemplars = memory.update(learner, rows)
         counts[learner.exemplars.rows] += 1
     expected = DRAWS * KEPT / PASSED
-    # counts of one draw add up to KEPT, so their variance is that of a draw without replacement
+    # counts of a draw sum to KEPT, so their variance is that of drawing without replacement
     spread = expected * (1 - KEPT / PASSED) * PASSED / (PASSED - 1)
     chi = float(((counts - expected) ** 2 / spread).sum())
     require(

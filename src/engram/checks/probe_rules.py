@@ -1,4 +1,4 @@
-"""Rules for probes: each run as if alone, nothing changed, nothing learnt from test rows."""
+"""Rules for probes: runs are independent, nothing is modified, no state from test rows."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from engram.streams import Stream
 
 KEY = "probe"
 States = list[dict[str, Any]]
-Numbers = list[dict[Any, float]]  # of each run: value by metric, task, class, head and step
+Numbers = list[dict[Any, float]]  # per run: value by metric, task, class, head and step
 
 
 def train_stages(on: Sequence[Stream] | None = None) -> Iterator[list[StageResult]]:
-    """Three runs over tasks of unequal size, in lockstep, after each stage."""
+    """Train three runs over tasks of unequal size in lockstep, and yield each stage."""
     on = make_streams(valid=0.2) if on is None else on
     runs = [replace(run, features=True) for run in make_runs(ER(), on)]
     outside = make_ood_data()
@@ -52,7 +52,7 @@ def train_stages(on: Sequence[Stream] | None = None) -> Iterator[list[StageResul
 
 
 def make_ood_data() -> OODData:
-    """Rows of the toys' shape that are none of theirs."""
+    """Make an outside set of the toy streams' input shape."""
     data = make_clouds()
     return OODData(replace(data, x=-1.5 * torch.as_tensor(data.x) + 0.5, name="foreign"))
 
@@ -60,7 +60,7 @@ def make_ood_data() -> OODData:
 def measure_probe(
     probe: Probe, runs: Sequence[StageResult], states: States
 ) -> tuple[Numbers, States]:
-    """What the probe says of runs that are seen together, and what it keeps of them."""
+    """Measure runs in one view; returns the numbers and states."""
     ready = [
         replace(run, states=state, rows=Rows(), reads={}, arrays={})
         for run, state in zip(runs, states, strict=True)
@@ -70,24 +70,24 @@ def measure_probe(
     place = ["metric", "task", "cls", "head", "step"]
     for found, own in zip(ready, numbers, strict=True):
         frame = found.rows.frame()
-        frame = frame[~frame["metric"].str.endswith("/seconds")]  # no two are the same
+        frame = frame[~frame["metric"].str.endswith("/seconds")]  # never reproducible
         for value, *rest in frame[["value", *place]].itertuples(index=False):
             own[tuple(map(str, rest))] = float(value)
         for name, array in found.arrays.get(KEY, {}).items():
             flat = np.asarray(array, np.float64).reshape(-1)
-            # NaN is no number: runs seen together are padded with it
+            # NaN pads runs of one view, so it does not count
             stored = {(name, j): float(value) for j, value in enumerate(flat)}
             own |= {k: v for k, v in stored.items() if v == v}
     return numbers, [dict(one.states) for one in ready]
 
 
 def empty_states() -> States:
-    """No run has kept anything yet."""
+    """Return empty states."""
     return [{}, {}, {}]
 
 
 def largest_difference(first: dict[Any, float], second: dict[Any, float]) -> float:
-    """Largest difference between the numbers of two runs; inf where other numbers are there."""
+    """Return the largest difference between the numbers of two runs; inf for other keys."""
     if first.keys() != second.keys():
         return float("inf")
     a, b = (np.array([one[key] for key in first]) for one in (first, second))
@@ -208,7 +208,7 @@ def check_test_rows_change_no_state(probe: Probe) -> None:
 
 
 def replace_tests(run: StageResult, number: int) -> StageResult:
-    """The run with noise in place of its answers, and other labels of its test rows."""
+    """Replace a run's scores and features by noise, and shuffle the labels of its test rows."""
     key = keys.fold(number, "other tests")
     noise = keys.normal(key, *run.scores.shape).numpy().astype(run.scores.dtype)
     seen = run.features
@@ -216,7 +216,7 @@ def replace_tests(run: StageResult, number: int) -> StageResult:
     features = keys.normal(keys.fold(key, "features"), *seen.shape).to(seen)
     task = run.items.task
     targets = run.items.targets.copy()
-    for k in np.unique(task):  # within a task, so that nothing but the labels is another one
+    for k in np.unique(task):  # within a task, so that only labels change
         targets[task == k] = np.roll(targets[task == k], 3, axis=0)
     return replace(run, scores=noise, features=features, items=replace(run.items, targets=targets))
 

@@ -1,11 +1,8 @@
 """The command line: one function per command, in modules by purpose.
 
-Nothing is computed here; commands build requests, call the library and print. Modules import
-nothing heavy at their top, so that ``engram --help`` is quick. Begin with `COMMANDS` below, then
-`run_commands` and `execution`.
-
-Files that define commands import nothing heavy at their top, so that ``engram --help`` is quick:
-what needs torch, pandas or rich is imported inside the functions.
+Not here: any computation; commands build requests, call the library and print the results. Begin
+with `COMMANDS` below, then run_commands and execution. Modules with commands import torch, pandas
+and rich inside functions only, so that ``engram --help`` is fast.
 """
 
 from __future__ import annotations
@@ -58,8 +55,8 @@ def main_options(
     """Continual learning: train networks on a stream of tasks, measure what they forget."""
 
 
-# In the order of the help: produce results, read them, look around. Name, function, one line of
-# the overview, and the example at the end of the command's help.
+# In the order of the help: produce results, read them, look around. Name, function, summary for
+# the overview, and example at the end of the command's help.
 COMMANDS = (
     ("demo", run_commands.demo, "Run a complete example, from data to report.",
      "engram demo --out runs/demo"),

@@ -1,4 +1,4 @@
-"""The commands for authors of methods: check, new."""
+"""Commands for authors of methods, detectors and policies: check, new."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def check(
         tried = make_method(target, options)
     report = check(tried, sample_shape=shape)
     emit(str(report))
-    if any(one.raised for one in report.failed):  # the same code as for any error of one's own
+    if any(one.raised for one in report.failed):  # the exit code of errors in user code
         raise typer.Exit(BAD_INPUT)
     if not report.passed:
         raise typer.Exit(FAILED)
 
 
 def make_method(target: str, assignments: list[str]) -> Any:
-    """A method by name, with other values than its defaults.
+    """Make a method by name, with some values set.
 
     Examples
     --------
@@ -90,13 +90,13 @@ def make_method(target: str, assignments: list[str]) -> Any:
         key, value = parse_key_value(assignment)
         option = option_after_name(key, target) or key.removeprefix("method.")
         known, first = [field.name for field in fields(kind)], option.partition(".")[0]
-        if first != option and first not in known:  # a section of a recipe, training say
+        if first != option and first not in known:  # a section of a recipe, such as training
             raise unknown("--set", first, known)
         set_key(content, f"method.{option}", value)
     return build_method(content["method"])
 
 
-# ``engram new``: a file to begin an own method, detector or policy with.
+# ``engram new``: write a template.
 
 
 KINDS = ("method", "detector", "policy")
@@ -134,12 +134,12 @@ def new(
 
 
 def template(kind: str) -> str:
-    """The text of a template, with places for file, module and class."""
+    """Read a template, with placeholders for file, module and class."""
     return (files("engram.cli") / "templates" / f"{kind}.py.j2").read_text(encoding="utf-8")
 
 
 def python_file(path: Path) -> Path:
-    """The path, whose name must be one that Python can import.
+    """Check that Python can import a file of this name, and return the path.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def python_file(path: Path) -> Path:
 
 
 def class_name(stem: str) -> str:
-    """The class that goes with a file.
+    """Derive a class name from a file name.
 
     Examples
     --------

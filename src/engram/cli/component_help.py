@@ -1,4 +1,4 @@
-"""Names with one line each, and the long form of one. Heavy: imported inside commands."""
+"""Texts of ``engram list``: names with one line each, or one component in full. Imports torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The console of all commands: where text goes, how errors are said, and the requests kept in
-run directories.
-"""
+"""Printing, errors and exit codes of all commands, and the requests stored in run directories."""
 
 from __future__ import annotations
 
@@ -37,11 +35,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BAD_INPUT = 2  # also the exit code of a misspelt option
-FAILED = 1  # the work was done, and something is wrong with what came out
+FAILED = 1  # the command ran, but the outcome is bad
 ALL_DIVERGED = 1
-PROCESS_LOST = 75  # a process of a job is gone; what was done is kept
+PROCESS_LOST = 75  # a process of a job was lost; finished stages are kept
 INTERRUPTED = 130
-# options that had, or have in another command, another name
+# options with another name in an earlier version or another command
 MOVED_OPTIONS = {
     ("reproduce", "--together"): "--group-size",
     ("sweep", "--together"): "--pool together",
@@ -51,12 +49,12 @@ PLAIN_WIDTH = 120  # columns of tables in files and pipes
 
 
 def results_console() -> Console:
-    """Where results are printed."""
+    """Return the console for results."""
     return _console(stderr=False)
 
 
 def messages_console() -> Console:
-    """Where progress, warnings and errors are printed."""
+    """Return the console for progress, warnings and errors."""
     return _console(stderr=True)
 
 
@@ -65,7 +63,7 @@ def _console(*, stderr: bool) -> Console:
     from rich.segment import Segment
 
     class Safe(Console):
-        """A console on which nothing but this program moves the cursor or changes colours."""
+        """Console that escapes control characters in text."""
 
         def render(self, *args: Any, **options: Any) -> Iterator[Segment]:
             for one in super().render(*args, **options):
@@ -78,30 +76,30 @@ def _console(*, stderr: bool) -> Console:
 
 
 def say(text: str, *, style: str = "") -> None:
-    """Print one line beside the results, never wrapped: paths and commands stay copyable."""
+    """Print one line of message, unwrapped so that paths and commands can be copied."""
     messages_console().print(text, style=style or None, markup=False, soft_wrap=True)
 
 
 def report_unreadable(result: Any) -> None:
-    """Files that a result passed over: what they hold is missing in it."""
+    """Print the files that could not be read into a result."""
     for problem in result.problems:
         say(f"could not read: {problem}", style="yellow")
 
 
 def emit(text: str) -> None:
-    """Print text that other programs may read."""
+    """Print text for other programs to read."""
     text = escape_controls(text)
-    if not is_main_process():  # of the processes of one job, one speaks
+    if not is_main_process():  # only one process of a job prints
         return
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
-# control characters but line ends and tabs, and those that turn the direction of writing
+# control characters except line ends and tabs, and those that change the writing direction
 _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def escape_controls(text: str) -> str:
-    r"""Text as it can be printed: what would command a terminal is spelt out.
+    r"""Escape control characters, which a terminal would interpret.
 
     Examples
     --------
@@ -112,10 +110,10 @@ def escape_controls(text: str) -> str:
 
 
 class CommandGroup(TyperGroup):
-    """The group of all commands: one clean line for what a user can mend, exit code 2."""
+    """The group of all commands, which prints user errors on one line, with exit code 2."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # Anywhere on the line: nobody knows beforehand that a command will fail.
+        # --debug is allowed anywhere on the line
         ctx.meta["engram.debug"] = "--debug" in args
         kept = [arg for arg in args if arg != "--debug"]
         return super().parse_args(ctx, kept)
@@ -135,7 +133,7 @@ class CommandGroup(TyperGroup):
                 say(f"engram: {stop_reason(error)}", style="yellow")
                 raise typer.Exit(exit_code(error)) from None
             except Exception as error:
-                if hasattr(error, "possibilities"):  # an option that is not there
+                if hasattr(error, "possibilities"):  # an unknown option
                     suggest_options(error)
                 if ctx.meta["engram.debug"] or not is_user_error(error):
                     raise
@@ -144,7 +142,7 @@ class CommandGroup(TyperGroup):
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Whether one line says all that a user needs to mend it."""
+    """Return whether an error is the user's to fix, so that its message suffices."""
     if isinstance(error, BrokenPipeError):
         return False
     known = isinstance(error, EngramError | OSError)
@@ -152,17 +150,17 @@ def is_user_error(error: BaseException) -> bool:
 
 
 def exit_code(error: KeyboardInterrupt) -> int:
-    """128 and the number of the signal, as shells have it."""
+    """Return 128 plus the number of the signal, as shells do."""
     return 128 + error.number if isinstance(error, Ended) else INTERRUPTED
 
 
 def stop_reason(error: KeyboardInterrupt) -> str:
-    """In words, what ended a command early."""
+    """Describe what ended a command early."""
     return f"Ended by {error.name}" if isinstance(error, Ended) else "Interrupted"
 
 
 def suggest_options(error: Any) -> None:
-    """Offer the options that are near a misspelt one, who else has it, and --set for fields."""
+    """Suggest similar options, other commands with the option, and --set for fields."""
     known = option_names(error.ctx.command)
     name = str(error.option_name).lstrip("-")
     near = suggest_name(name, [one.removeprefix("--") for one in known if one.startswith("--")])
@@ -181,7 +179,7 @@ def suggest_options(error: Any) -> None:
 
 
 def option_names(command: Any) -> list[str]:
-    """All options of a command."""
+    """List all options of a command."""
     return [
         one for option in command.params for one in (*option.opts, *option.secondary_opts)
         if one.startswith("-")
@@ -189,7 +187,7 @@ def option_names(command: Any) -> list[str]:
 
 
 def find_commands_with(option: str, ctx: Any) -> list[str]:
-    """The other commands that make results and have an option: who missed it meant one of them."""
+    """List the other commands that make results and have an option."""
     group = ctx.find_root().command
     alike = {name: group.commands[name] for name in ("run", "sweep", "search", "resume")}
     if ctx.command not in alike.values():
@@ -198,7 +196,7 @@ def find_commands_with(option: str, ctx: Any) -> list[str]:
 
 
 def describe_error(error: BaseException) -> str:
-    """The message of an error on one line, with the line of a user's own code it came through.
+    """Format an error on one line, with the line of user code that raised it.
 
     Examples
     --------
@@ -216,13 +214,13 @@ def describe_error(error: BaseException) -> str:
 
 @contextmanager
 def shorten_warnings() -> Iterator[None]:
-    """Warnings as one line without file names, each once."""
-    said = set[str]()
+    """Return a context that prints each warning once, on one line without file names."""
+    seen = set[str]()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         text = " ".join(str(message).split())
-        if text not in said:
-            said.add(text)
+        if text not in seen:
+            seen.add(text)
             say(f"warning: {text}", style="yellow")
 
     with warnings.catch_warnings():
@@ -231,11 +229,11 @@ def shorten_warnings() -> Iterator[None]:
         yield
 
 
-# What was asked of a run directory, kept there so that ``engram resume`` can go on with it.
+# Requests, stored in run directories for ``engram resume``.
 
 
 FOLDER = "requests"
-# no part of the question
+# not part of the request's identity
 RUN_OPTIONS = ("device", "address", "compile", "deterministic", "checkpoint_every", "log")
 
 
@@ -243,9 +241,9 @@ RUN_OPTIONS = ("device", "address", "compile", "deterministic", "checkpoint_ever
 class Request:
     """Recipes as plain values, and how to run them.
 
-    `pool` is one of `engram.experiments.pools`; `search` are the options of a search over the one
-    recipe; `folder` is where the command was given: relative paths and own modules are found from
-    there.
+    `pool` is one of `engram.experiments.pools`; `search` has the options of a search over the one
+    recipe; `folder` is the working directory, to which relative paths and user modules
+    refer.
     """
 
     recipes: list[dict[str, Any]]
@@ -263,7 +261,7 @@ class Request:
     command: str = field(default_factory=lambda: shlex.join(["engram", *sys.argv[1:]]))
 
     def write(self, out: Path) -> Path:
-        """Keep the request in a run directory; the same one twice is kept once."""
+        """Write the request into a run directory, once."""
         from engram.io import make_folders, to_plain, write_yaml
 
         content = to_plain(asdict(self))
@@ -278,21 +276,21 @@ class Request:
 
     @classmethod
     def read(cls, path: Path) -> Request:
-        """A request from its file."""
+        """Read a request from its file."""
         from engram.io import read_yaml
 
         content = read_yaml(path)
         names = {f.name for f in fields(cls)}
         if not isinstance(content, Mapping) or not {"recipes"} <= set(content) <= names:
-            raise RecordError(f"{path}: is not a request of this version")
+            raise RecordError(f"{path}: not a request of this version")
         return cls(**content)
 
 
 def request_files(out: Path) -> list[Path]:
-    """The files of everything that was asked of a directory, oldest first."""
+    """List the request files of a directory, oldest first."""
     return sorted((out / FOLDER).glob("[!.]*.yaml"), key=lambda path: path.stat().st_mtime)
 
 
 def read_requests(out: Path) -> list[Request]:
-    """Everything that was asked of a directory, oldest first."""
+    """Read the requests of a directory, oldest first."""
     return [Request.read(path) for path in request_files(out)]

@@ -85,9 +85,9 @@ def verify(source: Source, root: Root = None, options: Options = None, label: La
     from engram import data
     from engram.data.catalogue import search_root
 
-    search_root(root)  # a folder that is not there is no finding
+    search_root(root)  # raises if the folder does not exist
     checks = data.verify(source, root=root, **parse_options(options, label))
-    if checks[0].kind:  # there is nothing to verify: no finding, but a mistake
+    if checks[0].kind:  # nothing to verify is a user error, not a finding
         raise BadArgument(checks[0].found)
     for one in checks:
         emit(f"{one.verdict:4}  {one.what}: {one.found}")
@@ -125,7 +125,7 @@ def inspect(
 
 
 def parse_options(assignments: list[str] | None, label: list[str] | None = None) -> dict[str, Any]:
-    """Options as keyword arguments.
+    """Parse options to keyword arguments.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The commands that use a trained model: predict, serve, open-world."""
+"""Commands that use trained models: predict, serve, open-world."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def predict(
 
 
 def _task_index(learner: Learner, task: int | None) -> int | None:
-    """The task from 0; on the screen tasks are counted from 1."""
+    """Convert a task number from 1, as shown to users, to one from 0."""
     from engram.errors import bad, check_int
 
     last = learner.tasks
@@ -117,7 +117,7 @@ def _task_index(learner: Learner, task: int | None) -> int | None:
 
 
 def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
-    """How many rows are right, of those that can be: a head knows the classes of its task."""
+    """Print the accuracy, with a head per task over rows of its classes."""
     from engram.cli.console import say
 
     known, facts = table, learner.snapshot.facts
@@ -134,7 +134,7 @@ def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
 def open_model(
     source: Path, label: str | None, seed: int | None, order: str | None, device: str, trust: bool
 ) -> Learner:
-    """The learner of a model file, or of one run of a directory."""
+    """Load the learner of a model file, or of one run of a directory."""
     from engram.deploy import Learner
     from engram.errors import bad
     from engram.records import read
@@ -163,7 +163,7 @@ def _prediction_table(
     return table
 
 
-# ``engram serve``: a model behind HTTP.
+# ``engram serve``.
 
 
 LAST_PORT = 65_535
@@ -242,7 +242,7 @@ def serve(
         )
         hosts = LOOPBACK if host in LOCAL_HOSTS else ()
         app = create_app(service, limits=limits, token=token, hosts=hosts)
-        port = at.getsockname()[1]  # where 0 was asked for, one that was free
+        port = at.getsockname()[1]  # for port 0, the free one chosen
         say(f"{model} on http://{host}:{port} (API: /docs); press Ctrl-C to stop")
         make_server(app, host=host, port=port, limits=limits).run(sockets=[at])
 
@@ -258,7 +258,7 @@ def _need_extra() -> None:
         )
 
 
-# ``engram open-world``: flag, have some labelled, learn, go on; against random flags.
+# ``engram open-world``.
 
 
 def open_world(
@@ -337,7 +337,7 @@ def open_world(
 
 
 def _check_settings(content: Mapping[str, Any]) -> None:
-    """Values that the loop would not look at are refused."""
+    """Raise for settings that the loop does not use."""
     from engram.errors import bad
 
     ours = ("method", "model", "training", "seeds", "detectors", "outside", "stream")

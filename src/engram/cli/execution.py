@@ -1,5 +1,5 @@
-"""Carry out a request of run, sweep or search: build recipes from options, train with progress,
-print the outcome.
+"""Execution of run, sweep and search: build recipes from options, train with progress, print the
+outcome. Imports torch, so commands import it inside functions.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def run_request(
     request: Request, out: Path | None = None, *, same: bool = False, rerun: bool = False,
     budget: str | None = None,
 ) -> Result:  # fmt: skip
-    """Run a request in its directory and print the outcome; Ctrl-C says what is kept.
+    """Run a request in its directory and print the outcome; on Ctrl-C, what is kept.
 
-    `same` refuses experiments that have changed since the directory was written; `rerun` runs anew
-    what is finished; after `budget` training ends, and is saved where it was.
+    `same` raises for experiments that have changed since the directory was written; `rerun` repeats
+    finished runs; after `budget`, training is saved and stops.
     """
     limit = None if budget is None else parse_duration(budget)
     recipes = build_recipes(request.recipes)
@@ -83,14 +83,14 @@ def run_request(
 
 
 def allow_own_code(command: Sequence[str], trust: bool) -> AbstractContextManager[None]:
-    """While this lasts, code that a directory names runs only if the user trusts it."""
+    """Return a context in which user code named by a directory runs only if trusted."""
     line = shlex.join(["engram", *command, "--trust"])
     words = f"the directory refers to code outside Engram; to allow it to run: {line}"
     return nullcontext() if trust else forbid_user_code(words)
 
 
 def refuse_diverged(results: Sequence[Result]) -> None:
-    """End with an error where not one run is left that could be looked at."""
+    """Exit with an error if all runs diverged."""
     lost = sum(len(result.diverged) for result in results)
     if lost and lost == sum(map(len, results)):
         what = "the run" if lost == 1 else f"all {lost} runs"
@@ -102,10 +102,10 @@ def train_request(
     request: Request, recipes: Sequence[Recipe], folder: Path, *, same: bool = False,
     rerun: bool = False, budget: float | None = None,
 ) -> Result:  # fmt: skip
-    """Run what is not finished yet, with progress on the screen."""
+    """Train the unfinished runs, with progress."""
     parse_duration(request.checkpoint_every, "--checkpoint-every")
     find_log_tools(request.log)
-    if request.pool != "ray":  # whose nodes may have devices that are not here
+    if request.pool != "ray":  # cluster nodes may have other devices
         resolve_device(request.device)
     target = folder.absolute()
     home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
@@ -117,7 +117,7 @@ def train_request(
             deterministic=request.deterministic, checkpoint_every=request.checkpoint_every,
         )  # fmt: skip
         plans = work.plans
-        if target.is_dir() and is_main_process():  # before the request is kept there
+        if target.is_dir() and is_main_process():  # checked before the request is written
             directory = RunDirectory(target, create=False)
             refuse_changed(plans, directory) if same else read_recorded_recipes(directory)
         if is_main_process():
@@ -154,7 +154,7 @@ def train_request(
 
 
 class _ProgressAnnouncer(Callback):
-    """Says how much was finished before, then hands everything on."""
+    """Prints how much was finished before, then passes all events on."""
 
     def __init__(self, inner: Callback) -> None:
         self.inner = inner
@@ -168,7 +168,7 @@ class _ProgressAnnouncer(Callback):
 
 
 def _report_stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) -> None:
-    """Say what is kept of runs, some of which are not finished."""
+    """Print what is kept of runs, some of which are unfinished."""
     whole = sum(n >= len(plan.run.stream) for plan, n in stages)
     part = sum(0 < n < len(plan.run.stream) for plan, n in stages)
     inside = any((folder / "checkpoint" / "steps").glob("*"))
@@ -178,12 +178,12 @@ def _report_stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) 
         f"{', and the steps since' if inside else ''}).",
         style="yellow",
     )
-    trust = " --trust" if USER_MODULES else ""  # code of the user's own was named
+    trust = " --trust" if USER_MODULES else ""  # user code was involved
     say(f"Continue:  engram resume {shlex.quote(str(folder))}{trust}")
 
 
 def _count_stages(plans: Sequence[Plan], folder: Path) -> list[tuple[Plan, int]]:
-    """Each plan, and how many of its stages are done; a run that diverged has no further ones."""
+    """Count the finished stages of each plan; a diverged run counts as complete."""
     directory = RunDirectory(folder, create=False)
     found = []
     for plan in plans:
@@ -193,7 +193,7 @@ def _count_stages(plans: Sequence[Plan], folder: Path) -> list[tuple[Plan, int]]
 
 
 def _parse_budget(seconds: float) -> str:
-    """Seconds in words.
+    """Format seconds.
 
     Examples
     --------
@@ -208,12 +208,12 @@ def _parse_budget(seconds: float) -> str:
 
 
 def find_modules(folder: str) -> None:
-    """Let worker processes import the user's own modules, where such may run."""
+    """Let worker processes import the user's modules, if these may run."""
     if is_user_code_allowed() and folder not in sys.path:
         sys.path.append(folder)
 
 
-# From options to plain recipes. Heavy: imported inside commands.
+# Recipes from options.
 
 
 def make_contents(
@@ -222,7 +222,7 @@ def make_contents(
     keep: str | None = None, probes: Sequence[str] = (), detectors: Sequence[Any] = (),
     outside: str | None = None, columns: Sequence[str] = (),
 ) -> list[Content]:  # fmt: skip
-    """One plain recipe per method: the file's, or the default one, with what the options change.
+    """Make one plain recipe per method, from a file or defaults and the options.
 
     Examples
     --------
@@ -254,12 +254,12 @@ def make_contents(
         base["seeds"] = parse_seeds(seeds)
     wanted = [parse_method_name(name) for name in methods] or [expand_method(base["method"])]
     if methods:
-        base.pop("label", None)  # it spoke of the file's own method
+        base.pop("label", None)  # it described the file's method
     return [{**copy.deepcopy(base), "method": method} for method in wanted]
 
 
 def label_option(columns: Sequence[str]) -> Content:
-    """The option of a table that names one column of classes, or several.
+    """Return the data option that names one column of classes, or several.
 
     Examples
     --------
@@ -272,7 +272,7 @@ def label_option(columns: Sequence[str]) -> Content:
 
 
 def detector_specs(names: str | None, tune: bool = False) -> list[Any]:
-    """Detectors from names with commas between; with `tune`, those that can be tuned are.
+    """Parse comma-separated detectors; with `tune`, those with options to choose are tuned.
 
     Examples
     --------
@@ -294,7 +294,7 @@ def detector_specs(names: str | None, tune: bool = False) -> list[Any]:
 
 
 def parse_seeds(text: str) -> int | list[int]:
-    """A number of seeds, or the seeds themselves.
+    """Parse a number of seeds, or the seeds themselves.
 
     Examples
     --------
@@ -309,7 +309,7 @@ def parse_seeds(text: str) -> int | list[int]:
 
 
 def expand_grid(recipes: Sequence[Content], axes: Sequence[str]) -> list[Content]:
-    """Every recipe with every combination of the axes ``key=value,value,...``.
+    """Expand recipes by every combination of the axes ``key=value,value,...``.
 
     Examples
     --------
@@ -331,7 +331,7 @@ def expand_grid(recipes: Sequence[Content], axes: Sequence[str]) -> list[Content
 
 
 def build_recipes(plain: Sequence[Content]) -> list[Recipe]:
-    """Checked recipes; equal labels of different recipes are told apart by what differs."""
+    """Build checked recipes; equal labels get the differing values appended."""
     built = [_with_full_label(Recipe.of(one), one, plain) for one in plain]
     taken: dict[str, set[str]] = {}
     for one in built:
@@ -343,9 +343,9 @@ def build_recipes(plain: Sequence[Content]) -> list[Recipe]:
 
 
 def _with_full_label(recipe: Recipe, content: Content, plain: Sequence[Content]) -> Recipe:
-    """The recipe with a label that has the values of its method in which recipes differ.
+    """Add to a recipe's label the method's values in which recipes differ.
 
-    By itself a label leaves defaults out, and in a grid over them a value would have no name.
+    Labels omit default values, which would leave a point of a grid without a name.
     """
     own = content["method"]
     if "label" in content or not isinstance(own, Mapping):
@@ -362,7 +362,7 @@ def _with_full_label(recipe: Recipe, content: Content, plain: Sequence[Content])
 
 
 def _differences(plain: Sequence[Content]) -> list[str]:
-    """The values outside the method in which recipes differ, as text."""
+    """List the values outside the method in which recipes differ, as text."""
     flat = [dict(_walk_leaves({k: v for k, v in one.items() if k != "method"})) for one in plain]
     keys = dict.fromkeys(key for one in flat for key in one)
     varying = [key for key in keys if len({repr(one.get(key)) for one in flat}) > 1]
@@ -381,7 +381,7 @@ def _walk_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 
 
 def default_out(recipes: Sequence[Recipe]) -> Path:
-    """``runs/<data>-<methods>-<hash>``: the same question gets the same directory."""
+    """Return ``runs/<data>-<methods>-<hash>``, the same for the same recipes."""
     names = [type(one.method).__name__ for one in recipes]
     several = list(dict.fromkeys(names))
     shown = several if len(several) <= 3 else [*several[:2], f"{len(several) - 2}more"]
@@ -390,20 +390,20 @@ def default_out(recipes: Sequence[Recipe]) -> Path:
     return Path("runs") / re.sub(r"[^\w.-]+", "_", "-".join([data, *shown, mark]))
 
 
-# Progress on the screen while runs train. Heavy: imported inside commands.
+# Progress.
 
 
-QUIET_EVERY = 15.0  # seconds between lines where there is no terminal
-BAR_EVERY = 0.1  # seconds between updates of the bar; steps may be far shorter
+QUIET_EVERY = 15.0  # seconds between lines without a terminal
+BAR_EVERY = 0.1  # seconds between updates of the bar
 
 
 class ProgressMeter(Callback):
-    """Turns what `execute` reports into a bar with the remaining time, or into rare lines."""
+    """Shows progress as a bar with the remaining time, or as occasional lines."""
 
     def __init__(self, bar: Progress | None) -> None:
         self.bar = bar
         self.runs = 0
-        self.finished = 0  # before this command
+        self.finished = 0  # stages finished before this command
         self.work = StageCount([], 0)
         self._began = self._spoke = time.monotonic()
 
@@ -414,13 +414,13 @@ class ProgressMeter(Callback):
         self.runs, self.finished = len(plans), done
         self.work = StageCount(plans, done)
         if self.bar is not None:
-            for before in self.bar.task_ids:  # of another batch
+            for before in self.bar.task_ids:  # bars of an earlier batch
                 self.bar.remove_task(before)
             task = self.bar.add_task("starting", total=self.work.total)
             self.bar.update(task, completed=self.work.before)
 
     def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
-        if not self._due():  # thousands of plans may step together, more often than is shown
+        if not self._due():  # steps of thousands of plans come too often to show
             return
         for plan in plans:
             self.work.reach(plan, stage + done / max(total, 1))
@@ -459,7 +459,7 @@ class ProgressMeter(Callback):
 
 @contextmanager
 def show_progress() -> Iterator[ProgressMeter]:
-    """A callback for the time of an execution; the bar vanishes at its end."""
+    """Return a context with a progress callback, whose bar disappears at the end."""
     console = messages_console()
     if not console.is_terminal:
         yield ProgressMeter(None)
@@ -475,20 +475,20 @@ def show_progress() -> Iterator[ProgressMeter]:
         yield ProgressMeter(bar)
 
 
-# Carry out a search: check it, train, show what was chosen. Heavy: imported inside commands.
+# Search.
 
 
 CHOSEN_NAME = "chosen"  # file and folder of the chosen setting
-MOST_SHOWN = 10  # trials, the best ones
+MOST_SHOWN = 10  # best trials shown
 
 
 def search_request(
     request: Request, out: Path | None = None, *, same: bool = False, budget: str | None = None
 ) -> Result:
-    """Search as a request says, and print what was chosen; `same` goes on with one that is there.
+    """Run the search of a request and print the choice; `same` continues an existing one.
 
-    The recipe with the chosen values is written into the directory; if the request says so, it is
-    run on the whole stream, too.
+    The recipe with the chosen values is written into the directory and, if requested,
+    run on the whole stream.
     """
     limit = None if budget is None else time.monotonic() + parse_duration(budget)
     parse_duration(request.checkpoint_every, "--checkpoint-every")
@@ -524,7 +524,7 @@ def _search(
 ) -> Search:
     asked = {k: v for k, v in (request.search or {}).items() if k != "run"}
     with show_progress() as bar, open_callback(bar, log=request.log, out=target) as callback:
-        # the directory appears with the first trials, after all of it was checked
+        # the directory is created with the first trials, after all checks
         found = search(
             content, out=target, device=request.device, pool=request.pool, data=request.root,
             workers=request.workers, address=request.address, compile=request.compile,
@@ -536,7 +536,7 @@ def _search(
 
 
 def _print_search(found: Search, folder: Path) -> None:
-    """The best trials and what is chosen."""
+    """Print the best trials and the choice."""
     table = result_display.make_plain_table(
         "trial", *(one.key for one in found.ranges), found.metric, "seconds"
     )
@@ -565,13 +565,13 @@ def _resume_hint(folder: Path) -> str:
 
 
 def _run_chosen(request: Request, found: Search, target: Path, folder: Path) -> Result:
-    """Write the chosen recipe down, and run it if that was asked for."""
+    """Write the chosen recipe, and run it if requested."""
     say(f"Trials:   {folder}")
     say(f"Report:   engram report {shlex.quote(str(folder))} -o report.html")
     if not found.complete or not any(one.value is not None for one in found.trials):
         return found.result
     recipe = found.recipe
-    assert recipe is not None  # it came from one
+    assert recipe is not None  # the search began with a recipe
     path = recipe.write(target / f"{CHOSEN_NAME}.yaml")
     if not (request.search or {}).get("run"):
         say(f"Run it on the whole stream:  engram run {shlex.quote(str(folder / path.name))}")

@@ -1,4 +1,4 @@
-"""``engram list``: what there is, read from dataclasses, signatures and docstrings."""
+"""``engram list``: methods, models, data sets and more, with their fields and defaults."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def list_components(
 
 
 def _names(kind: str, names: list[str]) -> str:
-    """All names in one line; of published tables, which are many, the first of each paper."""
+    """Join all names; of published tables, which are many, the first of each paper."""
     if kind == "recipes":
         papers: dict[str, list[str]] = {}
         for name in names:

@@ -1,4 +1,4 @@
-"""Options that several commands share, their completion, and the check of pools."""
+"""Options shared by several commands, with shell completion and checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from engram.errors import bad, check_int
 from engram.experiments.pools import POOLS, find_pool
 
-# Options of commands that spread recipes over processes and machines.
+# Options of pools.
 
 
 Pool = Annotated[
@@ -26,19 +26,18 @@ Workers = Annotated[
 
 
 def check_pool(pool: str, workers: int, address: str | None) -> None:
-    """Complain about a pool that is not there, or whose options do not belong together."""
+    """Raise for an unknown pool, or options that it does not take."""
     find_pool(pool, "--pool")
     check_int("--workers", workers)
     if address is not None and pool != "ray":
         raise bad("--address", f"--pool ray with it ({pool!r} does not use a cluster)", address)
 
 
-# Names that a shell completes. They are read from the source files: importing torch for a key
-# stroke would take seconds.
+# Shell completion. Names are read from source files, since importing torch takes seconds.
 
 
 _PACKAGE = Path(__file__).parents[1]
-# where the names of a kind are written down: a file, and the variable in it
+# the file and variable that hold the names of a kind
 _LISTS = {
     "methods": ("methods/__init__.py", "__all__"),
     "models": ("models/build.py", "_MODELS"),
@@ -49,7 +48,7 @@ _LISTS = {
 
 
 def list_names(kind: str) -> list[str]:
-    """All names of a kind, without an import.
+    """List all names of a kind without importing.
 
     Examples
     --------
@@ -71,7 +70,7 @@ def list_names(kind: str) -> list[str]:
 
 
 def _read_names(value: ast.expr) -> list[str]:
-    """Texts of a list, keys of a dict, or the functions that a dict is made of."""
+    """Read the strings of a list, the keys of a dict, or functions that make up a dict."""
     if isinstance(value, ast.Dict):
         return [str(k.value) for k in value.keys if isinstance(k, ast.Constant)]
     if isinstance(value, ast.DictComp):
@@ -81,7 +80,7 @@ def _read_names(value: ast.expr) -> list[str]:
 
 
 def complete_methods(incomplete: str) -> list[str]:
-    """Methods; of ``A+B`` the last part is completed.
+    """Complete methods; of ``A+B``, the last part.
 
     Examples
     --------
@@ -93,22 +92,22 @@ def complete_methods(incomplete: str) -> list[str]:
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """Networks."""
+    """Complete networks."""
     return _complete("models", incomplete)
 
 
 def complete_streams(incomplete: str) -> list[str]:
-    """Scenarios."""
+    """Complete scenarios."""
     return _complete("streams", incomplete)
 
 
 def complete_data_sets(incomplete: str) -> list[str]:
-    """Data sets by name; files are the shell's own business."""
+    """Complete data sets by name; the shell completes files."""
     return _complete("data", incomplete)
 
 
 def complete_tools(incomplete: str) -> list[str]:
-    """Tools that are told of runs while they train."""
+    """Complete logging tools."""
     return _complete("tools", incomplete)
 
 

@@ -1,4 +1,4 @@
-"""The commands that read results: report, metrics, diff, novelty."""
+"""Commands that read results: report, metrics, diff, novelty."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def report(
         say(f"wrote {plural(len(write_images(inputs, images)), 'image')} to {images}")
 
 
-# ``engram metrics``: numbers from records, without training.
+# ``engram metrics``.
 
 
-EVERY_DEFINITION = "every"  # not "all", which is a definition
+EVERY_DEFINITION = "every"  # "all" is the name of a definition
 
 
 def metrics(
@@ -164,7 +164,7 @@ def metric_table(
     result: Result, definitions: list[str], stage: int | None, *, ece: bool,
     asked: dict[str, dict[str, Any]],
 ) -> pd.DataFrame:  # fmt: skip
-    """Long table: label, metric, definition, mean, std, runs; `asked` are further metrics."""
+    """Tabulate label, metric, definition, mean, std, runs; `asked` are further metrics."""
     import numpy as np
     import pandas as pd
 
@@ -181,7 +181,7 @@ def metric_table(
             continue
     for definition in definitions:
         if definition == "first" and len(definitions) > 1 and "accuracy" not in result.figures:
-            continue  # of label sets no task is judged before it is learnt
+            continue  # label sets have no scores before a task is learnt
         values["forgetting", definition] = result.metric(
             "forgetting", stage=stage, definition=definition
         )
@@ -201,7 +201,7 @@ def metric_table(
 
 
 def _probe_table(result: Result, head: str | None) -> pd.DataFrame:
-    """What probes measured: metrics as lines, stages as columns, mean and spread as text."""
+    """Tabulate probes: metrics as rows, stages as columns, mean and spread as text."""
     from engram.cli.result_display import format_mean_std
     from engram.records.summary import describe_places
 
@@ -226,18 +226,18 @@ def _probe_table(result: Result, head: str | None) -> pd.DataFrame:
 
 
 def _figure_names(result: Result) -> str:
-    """What the runs are judged by, in words."""
+    """Return the names of the scores of the runs."""
     return " or ".join(dict.fromkeys(figure.replace("_", " ") for figure in result.figures))
 
 
 def _class_title(result: Result) -> str:
-    """Of a set of labels, the share of a class's rows that were said to have it is its recall."""
+    """Return the title of class accuracies, which are recalls for label sets."""
     sets = any(figure != "accuracy" for figure in result.figures)
     return "class recall" if sets else "class accuracy"
 
 
 def _explain_dashes(result: Result, table: pd.DataFrame) -> None:
-    """Why there is a dash in place of a number."""
+    """Explain dashes in place of numbers."""
     from engram.records.run_metrics import NO_FORWARD_TRANSFER, TOP_K, meets_new_classes
 
     dashes = table.loc[table["mean"].isna(), "metric"].tolist()
@@ -248,13 +248,13 @@ def _explain_dashes(result: Result, table: pd.DataFrame) -> None:
 
 
 def _class_table(result: Result, stage: int | None) -> pd.DataFrame:
-    """Mean over runs, one line per label, columns by class."""
+    """Average class accuracies over runs: one row per label, columns by class."""
     table = result.class_accuracy(stage=stage).rename(columns=result.class_names)
     return table.groupby(result.run_labels, sort=False).mean().rename_axis("label")
 
 
 def _group_table(result: Result, by: str, stage: int | None) -> pd.DataFrame:
-    """Mean over runs, one line per label, columns by group."""
+    """Average group accuracies over runs: one row per label, columns by group."""
     table = result.group_accuracy(by=by, stage=stage)
     return table.groupby(result.run_labels, sort=False).mean().rename_axis("label")
 
@@ -266,7 +266,7 @@ def _compare(result: Result, metric: str, definition: str, stage: int | None) ->
 
 
 def _comparison_tables(found: MethodComparison, csv: bool) -> dict[str, pd.DataFrame]:
-    """Methods with their intervals, and pairs; for programs with all digits of p."""
+    """Return the tables of methods and pairs, with all digits of p for CSV."""
     from engram.records.method_comparison import format_p_values
 
     tables = {f"{found.metric}, intervals": found.methods}
@@ -278,7 +278,7 @@ def _comparison_tables(found: MethodComparison, csv: bool) -> dict[str, pd.DataF
 
 
 def _mean_matrix(result: Result) -> pd.DataFrame:
-    """Mean matrix of the runs of one label."""
+    """Average the matrices of the runs of one label."""
     import numpy as np
     import pandas as pd
 
@@ -291,7 +291,7 @@ def _mean_matrix(result: Result) -> pd.DataFrame:
 
 
 def _curve_table(result: Result) -> pd.DataFrame:
-    """Metrics as lines, stages as columns, mean and spread as text."""
+    """Tabulate metrics as rows, stages as columns, mean and spread as text."""
     from engram.cli.result_display import format_mean_std
 
     table = result.curves()
@@ -315,7 +315,7 @@ def _refinement_table(result: Result, stage: int | None) -> pd.DataFrame:
 def _confusion_tables(
     result: Result, label: str, stage: int | None, runs: list[int]
 ) -> dict[str, pd.DataFrame]:
-    """Counts; of label sets shares, with the truth beside them."""
+    """Tabulate confusion counts or, for label sets, shares with the truth."""
     if result.figures[0] == "accuracy":
         return {f"confusion, {label}": _count_confusion(result, stage, runs)}
     found = [result.label_confusion(run, stage=stage) for run in runs]
@@ -326,7 +326,7 @@ def _confusion_tables(
 
 
 def _count_confusion(result: Result, stage: int | None, runs: list[int]) -> pd.DataFrame:
-    """Counts summed over some runs of one label."""
+    """Sum confusion counts over some runs of one label."""
     tables = [result.confusion(run, stage=stage) for run in runs]
     total = tables[0]
     for table in tables[1:]:
@@ -376,7 +376,7 @@ def _difference_table(found: list[Difference]) -> Table:
 
 
 def _print_partners(found: list[Difference]) -> None:
-    """Which recipe of the other side each was compared with, where they are called otherwise."""
+    """Print the recipe that each was compared with, if the labels differ."""
     from engram.cli.console import say
 
     pairs = dict(pair for one in found for pair in zip(one.recipes, one.against, strict=True))
@@ -394,7 +394,7 @@ def _print_reasons(found: list[Difference]) -> None:
         say(f"{', '.join(fields)}: {why}", style="dim")
 
 
-# ``engram novelty``: what detectors find familiar, from records, without training.
+# ``engram novelty``.
 
 
 METRIC_NAMES = {
@@ -443,7 +443,7 @@ def novelty(
 ) -> None:  # fmt: skip
     """Show how well detectors separate familiar inputs from new and from forgotten ones.
 
-    With --detectors, finished runs are scored from what was kept of them (engram run --keep
+    With --detectors, finished runs are scored from kept parameters (engram run --keep
     parameters); nothing is trained.
     """
     from engram.records import read
@@ -480,7 +480,7 @@ def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
 
 
 class _DetectorRequest:
-    """Detectors that are to score finished runs, with their options and the outside set."""
+    """Detectors to score finished runs with, their options and the outside set."""
 
     def __init__(
         self, detectors: str | None, outside: str | None, tune: bool, assignments: Sequence[str]
@@ -505,10 +505,10 @@ class _DetectorRequest:
             if not key.startswith("outside.") and not set_detector_option(content, key, value):
                 expected = "an option of the --detectors, as in KNN.k=5, or of the outside set"
                 raise bad("--set", expected, key)
-        self.detectors = build_detectors(content)  # given here, not found in the directory
+        self.detectors = build_detectors(content)  # given by the user, not by the directory
 
     def add_to(self, recipe: dict[str, Any]) -> dict[str, Any]:
-        """A plain recipe, measured by these alone."""
+        """Return a plain recipe with these detectors as its only probes."""
         import copy
 
         from engram.experiments.overrides import set_key
@@ -523,7 +523,7 @@ class _DetectorRequest:
 
 
 def _score_runs(directory: Path, more: _DetectorRequest, device: str, trust: bool) -> None:
-    """Measure what the detectors have not seen of a directory's runs."""
+    """Score the runs of a directory by detectors that have not scored them."""
     from engram.cli import execution
     from engram.cli.console import read_requests
     from engram.cli.execution import allow_own_code, find_modules
@@ -542,7 +542,7 @@ def _score_runs(directory: Path, more: _DetectorRequest, device: str, trust: boo
 
 
 def _at_stage(table: pd.DataFrame, stage: int | None) -> pd.DataFrame:
-    """The rows after the task with a number from 1, or all."""
+    """Select the rows after a task, numbered from 1, or all."""
     from engram.errors import bad, check_int
 
     if stage is None:

@@ -1,4 +1,4 @@
-"""The command reproduce: run a paper's table, or show its cells, costs and state."""
+"""``engram reproduce``: run a paper's table, or show its cells, costs and state."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def reproduce(
         return plans.list_paper(
             name.strip().lower(), out, end=directory_suffix(embedded, on), form=form
         )
-    resolve_device(device)  # a wrong one is better known before data is read
+    resolve_device(device)  # raises before data is read
     table = find_table(name, embedded=embedded, assignments=assignments or (), on=on, root=root)
     folder = out if out is not None else default_out(table, embedded=embedded, on=on)
     done = None if rerun else folder
@@ -144,7 +144,7 @@ def reproduce(
 
 
 def _check_save(save: Path | None, dry_run: bool) -> None:
-    """Complain about the file before anything runs."""
+    """Raise for an unsuitable file before anything runs."""
     from engram.errors import bad
     from engram.io import check_writable
     from engram.reproduce.result_tables import read_lines
@@ -156,7 +156,7 @@ def _check_save(save: Path | None, dry_run: bool) -> None:
     if save.suffix not in FORMAT_SUFFIXES:
         raise bad("--save", "a file that ends in .csv, .tex or .md", str(save))
     if save.suffix == ".csv":
-        read_lines(save)  # a file of something else
+        read_lines(save)  # raises for a file of another kind
     check_writable(save)
 
 
@@ -181,7 +181,7 @@ def _run(
 
 
 def _require_runnable(planned: ReproductionPlan) -> None:
-    """A table of which nothing can be made is no result: say what is missing and how to get it."""
+    """Raise if no cell can be made, with what is missing and how to get it."""
     from engram.cli.reproduction_plans import MOST_REASON_LENGTH
     from engram.errors import EngramError
 

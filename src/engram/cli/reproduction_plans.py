@@ -1,4 +1,4 @@
-"""What ``engram reproduce`` shows before anything is trained: tables, plans and their cost."""
+"""Output of ``engram reproduce`` before training: tables, plans and their cost."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from engram.reproduce.table_registry import paper_titles
 if TYPE_CHECKING:
     from engram.reproduce import TableCoverage
 
-TIMING_SECONDS = 4.0  # seconds in which a dry run times steps, where no budget says otherwise
-MESSAGE_SECONDS = 3.0  # seconds between lines of a forecast
-SHORT_REASON_LENGTH = 60  # of it in the line of a cell
+TIMING_SECONDS = 4.0  # seconds for timing in a dry run without a budget
+MESSAGE_SECONDS = 3.0  # seconds between messages while timing
+SHORT_REASON_LENGTH = 60  # characters of a reason in the row of a cell
 MOST_REASON_LENGTH = 400  # characters of a reason shown; messages may name many files
 COUNTS = ("cells", "made", "agree", "differ", "not comparable", "not run")
 FOLDER = Path("runs") / "reproduce"
 
 
 def make_timing_message() -> Callable[[str, int, int], None]:
-    """Says which runs are being timed: at first, and then whenever some seconds have passed."""
+    """Return a function that prints which runs are being timed, every few seconds."""
     last = -MESSAGE_SECONDS
 
     def tell(label: str, place: int, groups: int) -> None:
@@ -45,7 +45,7 @@ def make_timing_message() -> Callable[[str, int, int], None]:
 
 
 def list_tables() -> None:
-    """Every table and figure, with a line about it."""
+    """List every table and figure, with a line each."""
     table = make_plain_table("table", "what")
     table.columns[1].justify = "left"
     for name, title in table_names().items():
@@ -54,8 +54,8 @@ def list_tables() -> None:
 
 
 def list_paper(paper: str, folder: Path | None, *, end: str, form: str) -> None:
-    """The tables of a paper, with counts of verdicts from what is recorded in a folder."""
-    paper_titles(paper)  # an unknown one is better known before its files are looked for
+    """List the tables of a paper, with counts of verdicts from a folder."""
+    paper_titles(paper)  # raises for an unknown paper
     if folder is not None and not folder.is_dir():
         raise bad("--out", "a folder with run directories or saved tables", str(folder))
     where = FOLDER if folder is None else folder
@@ -79,14 +79,14 @@ def list_paper(paper: str, folder: Path | None, *, end: str, form: str) -> None:
 
 def _count_columns(one: TableCoverage) -> dict[str, str]:
     numbers = (one.cells, one.made, one.agrees, one.differs, one.not_comparable, one.not_run)
-    # a figure has no cells: it is drawn or not
+    # a figure has no cells: only whether it was drawn
     drawn = ("-", "yes" if one.drawn else "no", *("-",) * (len(COUNTS) - 2))
     shown = map(str, numbers) if one.cells else drawn
     return {"table": one.name, "what": one.title, **dict(zip(COUNTS, shown, strict=True))}
 
 
 def question(planned: ReproductionPlan, folder: Path) -> None:
-    """What is about to be made, where, and what is not as in the paper."""
+    """Print what will be made, where, and what differs from the paper."""
     say(f"{planned.table.name}: {planned.table.title}")
     say(f"{_describe_possible(planned)}, {planned.done} of them already finished; in {folder}")
     others = dict.fromkeys(filter(None, map(stand_in_data, planned.entries)))
@@ -99,7 +99,7 @@ def question(planned: ReproductionPlan, folder: Path) -> None:
 
 
 def _describe_possible(planned: ReproductionPlan) -> str:
-    """How much of a table, and of its figures, can be made, and from how many runs."""
+    """Describe how much of a table and its figures can be made, from how many runs."""
     drawn = len(planned.figures)
     figures = drawn + len(planned.missing_figures)
     parts = [f"{len(planned.runnable)} of {len(planned.cells)} cells"] if planned.cells else []
@@ -109,7 +109,7 @@ def _describe_possible(planned: ReproductionPlan) -> str:
 
 
 def show_cells(planned: ReproductionPlan, form: str) -> None:
-    """Every cell with its printed number, whether it can be made here, and why not."""
+    """Show every cell with its printed number, whether it can be made here, and why not."""
     rows = preview_cells(planned)
     names = preview_columns(rows)
     if form != "table":
@@ -119,7 +119,7 @@ def show_cells(planned: ReproductionPlan, form: str) -> None:
         table.columns[place].justify = "right" if name == "paper" else "left"
     for row in rows:
         style = "" if row["can be made"] == "yes" else "yellow"
-        row["reason"] = _shorten_reason(row["reason"])  # whole ones follow, once each
+        row["reason"] = _shorten_reason(row["reason"])  # the full reasons follow, once each
         table.add_row(*(Text(row[n], style=style if n == "can be made" else "") for n in names))
     if rows:
         results_console().print(table)
@@ -127,7 +127,7 @@ def show_cells(planned: ReproductionPlan, form: str) -> None:
 
 
 def _shorten_reason(why: str) -> str:
-    """The beginning of a reason.
+    """Shorten a reason.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def _shorten_reason(why: str) -> str:
 
 
 def show_costs(planned: ReproductionPlan, form: str) -> None:
-    """What would run, group by group, and how long it would take."""
+    """Show what would run, group by group, and how long it would take."""
     if not planned.costs:
         return say("nothing is left to train" if planned.done else "nothing would be trained")
     table = make_plain_table("runs that train together", "runs", "steps", "ms/step", "how", "time")

@@ -1,4 +1,4 @@
-"""Results as a person reads them on a terminal. Heavy: imported inside commands."""
+"""Results on a terminal. Imports pandas, so commands import it inside functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
 def question(plans: Sequence[Plan]) -> None:
-    """What is about to be run, on two lines."""
+    """Print what will be run, on two lines."""
     streams = list({id(plan.run.stream): plan.run.stream for plan in plans}.values())
     first = streams[0]
     told = [note for stream in streams for note in stream.data.notes]
@@ -54,7 +54,7 @@ def question(plans: Sequence[Plan]) -> None:
 
 
 def print_outcome(result: Result, folder: Path, *, page: Path | None = None) -> None:
-    """The table of results, what to look at, and where everything lies."""
+    """Print the table of results, findings, and the paths of records and report."""
     results_console().print(summary_table(result))
     print_footnotes(result)
     print_findings(diagnose(select_own_views(result), result.class_names))
@@ -64,13 +64,13 @@ def print_outcome(result: Result, folder: Path, *, page: Path | None = None) -> 
 
 
 def select_own_views(result: Result) -> pd.DataFrame:
-    """The long table without the head view that the streams are not about."""
+    """Keep the rows of each stream's own head view."""
     frame = result.frame()
     return frame[frame["head"].isin(["", *result.heads])]
 
 
 def format_mean_std(mean: float, std: float) -> str:
-    """Mean and standard deviation.
+    """Format mean and standard deviation.
 
     Examples
     --------
@@ -87,13 +87,13 @@ def format_mean_std(mean: float, std: float) -> str:
 
 
 def reads_past(result: Result) -> set[str]:
-    """Labels of methods that may read the training data of earlier tasks."""
+    """Return the labels of methods that may read the training data of earlier tasks."""
     runs = [one for document in result.ledger for one in document.get("runs", [document])]
     return {str(one["label"]) for one in runs if one.get("reads") == "past"} & {*result.labels}
 
 
 def summary_table(result: Result) -> Table:
-    """One line per method: what it is judged by, forgetting, and what it cost."""
+    """Tabulate score, forgetting and cost, one row per method."""
     numbers, past = result.summary(), reads_past(result)
     costs = {str(label): row for label, row in result.cost().to_dict("index").items()}
     fair = [label not in past for label in numbers.index]
@@ -126,9 +126,9 @@ def _runs_cell(row: Any) -> Text:
 
 
 def _memory_cell(cost: Mapping[Any, float], *, past: bool = False) -> str:
-    """Samples that are kept, and what a method holds beside them: state and further networks.
+    """Format the samples kept, and the bytes of state and further networks.
 
-    A method that reads the past must have all earlier data at hand, as if it were kept.
+    For a method that reads the past, all earlier data counts as kept.
 
     Examples
     --------
@@ -166,23 +166,23 @@ def _memory_cell(cost: Mapping[Any, float], *, past: bool = False) -> str:
 
 
 def make_plain_table(*columns: str) -> Table:
-    """A table without boxes; numbers to the right."""
+    """Make a table without borders, with numbers aligned right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, column in enumerate(columns):
         heading = Text(
             escape_controls(column)
-        )  # as a string, "[b112]" of a label would be taken for a style
+        )  # a plain string such as "[b112]" would be read as a style
         table.add_column(heading, justify="left" if place == 0 else "right", overflow="fold")
     return table
 
 
 def describe_view(result: Result, stage: int | None = None) -> str:
-    """After which task, in which head view and over what the numbers of a table are."""
+    """Describe after which task, in which head view and over which runs numbers are."""
     shown: dict[str, dict[str, None]] = {}
     for label, head in zip(result.run_labels, result.heads, strict=True):
         shown.setdefault(head, {})[label] = None
     view = ", ".join(f"{head}-head view" for head in shown if head)
-    if len(shown) > 1:  # numbers in different views are not to be compared
+    if len(shown) > 1:  # numbers in different views are not comparable
         view = "; ".join(f"{head}-head view: {', '.join(own)}" for head, own in shown.items())
         view = f"each in its own head view ({view})"
     spread = ", mean ± standard deviation over runs" if len(result) > len(result.labels) else ""
@@ -191,7 +191,7 @@ def describe_view(result: Result, stage: int | None = None) -> str:
 
 
 def print_footnotes(result: Result) -> None:
-    """How the numbers of the table are meant."""
+    """Print how to read the numbers of the table."""
     say(f"{describe_view(result)}; forgetting: definition max", style="dim")
     if any(figure != "accuracy" for figure in result.figures):
         say("pw-Jaccard: precision-weighted Jaccard score of the predicted label sets, over all "
@@ -206,7 +206,7 @@ def print_footnotes(result: Result) -> None:
 
 
 def print_findings(found: Iterable[Finding]) -> None:
-    """What the doctor says, the worst first; equal remarks about several methods on one line."""
+    """Print findings, the worst first, merging equal ones of several methods."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for one in found:
         grouped.setdefault((one.severity, one.text), []).append(one.label)

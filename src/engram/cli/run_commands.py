@@ -1,4 +1,4 @@
-"""The commands that train: run, sweep, search, resume, demo."""
+"""Commands that train: run, sweep, search, resume, demo."""
 
 from __future__ import annotations
 

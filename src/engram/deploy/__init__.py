@@ -1,7 +1,7 @@
-"""A trained model in hand: predict, learn further tasks, measure novelty, save, export.
+"""Use of trained models: predict, learn further tasks, measure novelty, save, export.
 
-Training runs through `engine`; HTTP is in `serve`. Begin with `deployed_learner` (`Learner`), then
-`new_task` and `snapshot`.
+Not here: training itself (engram.engine), HTTP (engram.serve). Begin with
+deployed_learner.Learner, then new_task (what it learns) and snapshot (how it predicts).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`engram.Learner`: a model that predicts, and goes on learning by any method of the library."""
+"""`engram.Learner`: a model that predicts and keeps learning by any method of the library."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from engram.methods.method import Method
 
 Progress = Callable[[int, int], None]
 TRUST_HINT = (
-    "it is not Engram's own code; if you trust it, pass trust=True, on the command line --trust"
+    "it is not Engram's own code; if you trust it, pass trust=True (--trust on the command line)"
 )
 
 
@@ -108,7 +108,7 @@ class Learner(Estimator):
         self.method, self.model, self.memory, self.capacity = method, model, memory, capacity
         self.detectors, self.seed, self.device = detectors, seed, device
         self._training, self._lock = dict(training), threading.RLock()
-        self.notes: dict[str, Any] = {}  # plain values that go into files, for whoever saves them
+        self.notes: dict[str, Any] = {}  # the user's plain values, saved in files
         self._forget()
         self._check()
 
@@ -129,7 +129,7 @@ class Learner(Estimator):
         progress
             Called as ``progress(steps, of)`` while it trains.
 
-        What goes wrong raises, and leaves the learner as it was.
+        An error leaves the learner unchanged.
         """
         with self._lock:
             found = self._portable
@@ -149,7 +149,7 @@ class Learner(Estimator):
                 learner.probes = fit_detectors(self._keyed, learner, run.method)
             self._kind = new.kind
             learnt = export_state(learner, run)
-            # what stood in place of nan cannot be read off rows in which it stands
+            # the fill value of NaN cannot be found from rows that are filled already
             learnt.facts["inputs"] = new.about
             self._publish(learnt)
         return self
@@ -162,29 +162,29 @@ class Learner(Estimator):
         return found if valid is None else found._replace(valid=valid)
 
     def check_task(self, new: NewTask) -> None:
-        """Raise an error for a task that this learner cannot learn."""
+        """Raise if this learner cannot learn a task."""
         found = self._portable
         if found is None:
             return
         if found.facts["labels"] == "set":
-            raise bad("learner", "one that learnt one label per row, to go on", "sets of labels")
+            raise bad("learner", "one that learnt one label per row, to learn more", "label sets")
         if new.kind != self._kind:
             raise bad("y", f"labels of the kind learnt before ({self._kind})", new.kind)
         remaining_rows(found, new.x)  # raises where the memory did not come along
 
-    # -- asking ------------------------------------------------------------------------------------
+    # -- predicting --------------------------------------------------------------------------------
     def predict(self, x: Any, *, task: int | None = None) -> Any:
-        """[n] the most likely label; `task` (from 0) where every task has its own head."""
+        """Predict the most likely labels, [n]; `task` (from 0) is needed with a head per task."""
         return self._now.predict(x, task)
 
     def predict_proba(self, x: Any, *, task: int | None = None) -> Array:
-        """[n, classes] probabilities, in the order of `classes_`."""
+        """Predict probabilities, [n, classes], in the order of `classes_`."""
         return self._now.predict_proba(x, task)
 
     def novelty(self, x: Any, *, detector: Any = None, task: int | None = None) -> Array:
-        """[n] novelty scores of inputs; higher is more novel.
+        """Compute novelty scores of inputs, [n]; higher is more novel.
 
-        `detector` selects another than the first: one of `detectors`, or any that needs no fit.
+        `detector` is one of `detectors` (default: the first), or any that needs no fitting.
         """
         now = self._now
         key = choose_detector(now.detectors, now.probes, detector)
@@ -193,7 +193,7 @@ class Learner(Estimator):
         return now.novelty(x, key, task)
 
     def features(self, x: Any) -> Array:
-        """[n, F] inputs of the last layer."""
+        """Compute features, the inputs of the last layer, [n, F]."""
         return self._now.features(x)
 
     @property
@@ -223,7 +223,7 @@ class Learner(Estimator):
         cls, path: str | os.PathLike[str], *, device: str = "auto", model: Any = None,
         method: Method | None = None, trust: bool = False,
     ) -> Learner:  # fmt: skip
-        """The learner that was saved. `model` and `method` are needed where they are your own."""
+        """Load a saved learner. `model` and `method` are needed if they are your own code."""
         found, made = load_model(path)
         with wrap_read_errors(path, "model file"):
             return cls.from_portable(
@@ -235,7 +235,7 @@ class Learner(Estimator):
         cls, found: PortableState, made: Mapping[str, Any], *, device: str = "auto",
         model: Any = None, method: Any = None, trust: bool = False,
     ) -> Learner:  # fmt: skip
-        """A learner with what a run, or another learner, has learnt."""
+        """Make a learner from the state of a run or another learner."""
         with nullcontext() if trust else forbid_user_code(TRUST_HINT):  # what the file names
             method = build_method(made["method"]) if method is None else method
             detectors = build_detectors(made) or ("Energy",)
@@ -254,7 +254,7 @@ class Learner(Estimator):
     def export(self, path: str | os.PathLike[str], *, format: str | None = None) -> Path:
         """Export the network for use without Engram: ``.pt2`` or ``.onnx``.
 
-        From raw inputs [B, ...] to probabilities [B, classes], whatever B. ONNX needs the extra
+        It maps raw inputs [B, ...] to probabilities [B, classes] for any B. ONNX needs the extra
         ``onnx``.
         """
         return export_program(self._now, path, format)
@@ -270,7 +270,7 @@ class Learner(Estimator):
 def _train_last_task(
     run: Run, found: PortableState | None, device: torch.device, progress: Progress | None
 ) -> EngineLearner:
-    """The engine's learner after the last task of a run, from where it stood before."""
+    """Train the last task of a run, starting from the state before it."""
     engine = Engine([run], device=device, together=False)
 
     def resume(place: int, learner: EngineLearner) -> int:

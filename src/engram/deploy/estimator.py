@@ -1,5 +1,5 @@
-"""A learner as an estimator of scikit-learn (parameters, fit, clone), its training rows from
-data sets, and its novelty detectors.
+"""`Estimator`, the scikit-learn side of a learner (parameters, fit, clone); training rows from
+data sets; novelty detectors of a learner.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ OWN_PARAMETERS = ("method", "model", "memory", "capacity", "detectors", "seed", 
 
 
 class LearnerNotFitted(EngramError, NotFittedError):  # type: ignore[misc]
-    """A learner was asked before it was taught."""
+    """Raised when a learner is used before it has learnt anything."""
 
 
 class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Arguments and what was learnt so far; how to learn is for subclasses to say."""
+    """Parameters and learnt state of a learner; subclasses implement `learn`."""
 
     method: Any
     model: Any
@@ -68,14 +68,14 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _lock: Any
     _portable: PortableState | None
     _snapshot: LearnerSnapshot | None
-    _kind: str  # of labels
+    _kind: str  # kind of the labels
 
     def learn(self, x: Any, y: Any = None) -> Self:
         """Learn a task."""
         raise NotImplementedError
 
     def score(self, x: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy on rows and their labels, or on the test rows of a `Data`."""
+        """Compute the accuracy on rows with labels, or on the test rows of a `Data`."""
         if isinstance(x, Data):
             if y is not None:
                 raise bad("y", "None, because data has its own labels", type(y).__name__)
@@ -83,11 +83,11 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return float(super().score(x, y, sample_weight))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The arguments of the constructor, those of training that were given included."""
+        """Return the arguments of the constructor, including given training settings."""
         return {name: getattr(self, name) for name in OWN_PARAMETERS} | self._training
 
     def set_params(self, **params: Any) -> Self:
-        """Change arguments, which is to begin anew."""
+        """Change arguments, which discards what was learnt."""
         for name, value in params.items():
             if name not in (*OWN_PARAMETERS, *TRAINING_PARAMETERS):
                 raise unknown("set_params", name, (*OWN_PARAMETERS, *TRAINING_PARAMETERS))
@@ -120,13 +120,13 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._publish(self._portable)
 
     def fit(self, x: Any, y: Any = None) -> Self:
-        """Begin anew, with these rows as the only task."""
+        """Start from scratch, with these rows as the only task."""
         with self._lock:
             self._forget()
             return self.learn(x, y)
 
     def partial_fit(self, x: Any, y: Any, classes: Any = None) -> Self:
-        """As `learn`; `classes`, where given, are all that will ever come, and get room at once."""
+        """Learn a task as `learn` does; `classes` are all future ones, for which room is made."""
         if classes is not None:
             every = set(labels_to_names(convert_labels(classes, len(classes), "classes")[0]))
             if strange := sorted(set(labels_to_names(convert_labels(y, len(x))[0])) - every):
@@ -145,7 +145,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._portable, self._snapshot, self._kind = None, None, ""
 
     def _check(self) -> None:
-        """Refuse arguments that cannot work, before anything is learnt."""
+        """Raise for invalid arguments, before anything is learnt."""
         method = build_method(self.method)
         if self.memory is not None:
             method = replace_memory(method, self.memory)
@@ -158,7 +158,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._keyed = key_detectors(self.detectors)
 
     def _publish(self, found: PortableState) -> None:
-        """From here on readers see what was learnt: one assignment, so never half of it."""
+        """Publish the learnt state to readers by a single assignment, so never half of it."""
         snapshot = LearnerSnapshot(
             found, self._settings, kind=self._kind, device=self._device, detectors=self._keyed
         )
@@ -175,7 +175,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def replace_memory(method: Method, memory: Memory | int) -> Method:
-    """The method with another memory.
+    """Return the method with another memory.
 
     Examples
     --------
@@ -191,11 +191,11 @@ def replace_memory(method: Method, memory: Memory | int) -> Method:
     return changed
 
 
-# Data sets as tasks of a learner: their rows by the names of their classes.
+# Data sets as tasks of a learner.
 
 
 class LearnerData(NamedTuple):
-    """What a data set gives a learner: rows with labels, and what inputs are like."""
+    """Rows with labels of a data set, and a description of its inputs."""
 
     x: Tensor
     y: Array
@@ -204,10 +204,10 @@ class LearnerData(NamedTuple):
 
 
 def read_learner_data(data: Data, about: dict[str, Any] | None) -> LearnerData:
-    """The training and validation rows of a data set.
+    """Read the training and validation rows of a data set.
 
-    Class ids count within one data set only, so labels are the names of classes. `about` is what
-    inputs are like to a learner that has begun: scales and what stands in place of missing values
+    Class ids are valid within one data set only, so labels are class names. `about` describes the
+    inputs of a learner that has learnt before: scales and fill values of missing numbers
     are those of its first task.
 
     Examples
@@ -227,18 +227,18 @@ def read_learner_data(data: Data, about: dict[str, Any] | None) -> LearnerData:
 
 
 def select_labelled(data: Data, rows: Tensor) -> tuple[Tensor, Array]:
-    """Inputs of some rows, and the labels of these by name; names of numbers are numbers."""
+    """Select inputs of rows and their labels by name; numeric names become numbers."""
     if data.is_multilabel:
-        raise bad("x", "data with one label per row", f"sets of labels in {data.name}")
+        raise bad("x", "data with one label per row", f"label sets in {data.name}")
     names = [data.classes[label] for label in data.labels[rows].tolist()]
     return data.gather(rows), names_to_labels(names, label_kind(data.classes))
 
 
-# Novelty detectors of a learner: fitted after every task, as in a run.
+# Novelty detectors of a learner, fitted after every task as in a run.
 
 
 def key_detectors(specs: Any) -> dict[str, Detector]:
-    """Detectors by the keys under which their state is kept, as in a run."""
+    """Return detectors by the keys of their states, as in a run."""
     found = key_probes(build_detectors({"detectors": specs}))
     for detector in found.values():
         if detector.outside:
@@ -250,9 +250,9 @@ def key_detectors(specs: Any) -> dict[str, Detector]:
 def fit_detectors(
     detectors: Mapping[str, Detector], learner: RunLearner, method: Method
 ) -> dict[str, Any]:  # fmt: skip
-    """The state of every detector after the task that a learner has just learnt.
+    """Fit every detector after the task just learnt, and return the states.
 
-    A detector that is fitted, but has not seen the earlier tasks, has none.
+    A detector that needs fitting, but has not seen the earlier tasks, has no state.
     """
     result = StageResult(
         stage=learner.stage, stream=learner.stream, method=method, seed=learner.seed,
@@ -272,7 +272,7 @@ def fit_detectors(
 
 
 def choose_detector(detectors: Mapping[str, Detector], states: Mapping[str, Any], spec: Any) -> str:
-    """The key of the detector that is meant; without a word, of the first."""
+    """Return the key of the chosen detector; by default, of the first."""
     if spec is None:
         if not detectors:
             raise bad("detector", "the name of a novelty detector, such as 'Energy'", None)
@@ -290,5 +290,5 @@ def choose_detector(detectors: Mapping[str, Detector], states: Mapping[str, Any]
             return key
     if detectors[key].fits and key not in states:
         expected = "a detector that has seen all tasks"
-        raise bad("detector", expected, f"{detectors[key].name}, which was named later")
+        raise bad("detector", expected, f"{detectors[key].name}, which was added later")
     return key

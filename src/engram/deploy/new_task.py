@@ -1,5 +1,5 @@
-"""From what was learnt and new rows to the run that learns them: checked inputs, labels and
-tables, a stream of one more task.
+"""A new task of a learner: checked inputs, labels and tables (`NewTask`), and the stream of all
+tasks so far and this one.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LearnerSettings:
-    """How a learner learns: all of a run but its stream."""
+    """Settings of a learner: a run without its stream."""
 
     method: Method
     model: Any
     training: Training
     seed: int = 0
-    capacity: int = 16  # columns to begin with
+    capacity: int = 16  # initial number of columns
     head: str = "single"
 
     def run(self, stream: OpenEndedStream) -> Run:
-        """The run over a stream; whoever has learnt a task before has begun."""
+        """Make the run over a stream."""
         return Run(
             stream=stream, method=self.method, model=self.model, training=self.training,
             seed=self.seed, begun=len(stream) > 1,
@@ -50,18 +50,18 @@ class LearnerSettings:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NewTask:
-    """Rows to be learnt: inputs as they are stored, and the name of each row's class."""
+    """Rows to learn: inputs as they are stored, and the class name of each row."""
 
     x: Tensor
     names: list[str]
-    kind: str  # of labels
+    kind: str  # kind of the labels
     valid_x: Tensor
     valid_names: list[str]
-    about: dict[str, Any]  # what inputs are like, of the first task on
+    about: dict[str, Any]  # description of the inputs, fixed by the first task
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
-        """Checked rows; `about` says what inputs look like, once that is known."""
+        """Check rows and make a task; `about` describes the inputs, after the first task."""
         rows = convert_inputs(x, about)
         if not len(rows):
             raise bad("x", "at least one row", "none")
@@ -86,19 +86,19 @@ class NewTask:
 
     @property
     def classes(self) -> list[str]:
-        """Each name once; numbers in their order, else the alphabet's."""
+        """Return each name once, sorted as numbers or alphabetically."""
         return sorted(set(self.names), key=(lambda n: int(n)) if self.kind == "int" else str)
 
 
 def describe_inputs(x: Tensor) -> dict[str, Any]:
-    """What later inputs must be like."""
+    """Describe inputs, to check later ones."""
     return {"shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch."),
             "mean": [], "std": [], "crop": None, "name": "learner", "channel_axis": 0,
             "fill": [], "columns": []}  # fmt: skip
 
 
 def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") -> Tensor:
-    """[n, ...] inputs as they were in training: of that shape, whole numbers to 255 for bytes."""
+    """Convert inputs to the shape and type of training, [n, ...]; bytes take 0 to 255."""
     if about is not None and about["columns"] and is_table(x):
         x = select_features(x, about["columns"], argument)
     if about is not None and about["fill"]:
@@ -122,25 +122,25 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
 
 
 def _fill_missing(x: Any, about: dict[str, Any]) -> Any:
-    """Inputs with training's means in place of nan."""
+    """Replace NaN in inputs by the means of training."""
     try:
         array = np.asarray(x, np.float32)
     except (TypeError, ValueError):  # text, or rows of unequal length
-        return x  # which is complained of later
+        return x  # raises later
     if array.shape[1:] != tuple(about["shape"]):
-        return array  # which is complained of later
+        return array  # raises later
     means = np.float32(about["fill"]).reshape(channel_shape(about))
     return np.where(np.isnan(array), means, array)
 
 
 def channel_shape(about: dict[str, Any]) -> tuple[int, ...]:
-    """The shape that numbers of each channel need, to meet a sample."""
+    """Return the shape in which numbers per channel broadcast with a sample."""
     axes = range(len(about["shape"]))
     return tuple(-1 if axis == about["channel_axis"] else 1 for axis in axes)
 
 
 def choose_capacity(found: PortableState | None, settings: LearnerSettings, classes: int) -> int:
-    """Columns for so many classes: those there are, doubled until they suffice."""
+    """Choose the number of columns: doubled until all classes have room."""
     columns = settings.capacity if found is None else found.columns
     while columns < classes:
         columns *= 2
@@ -148,14 +148,14 @@ def choose_capacity(found: PortableState | None, settings: LearnerSettings, clas
 
 
 def known_classes(found: PortableState | None) -> list[str]:
-    """Names of the classes learnt so far, by column."""
+    """Return the names of the classes learnt so far, by column."""
     return [] if found is None else list(found.facts["classes"])
 
 
 def extend_stream(
     found: PortableState | None, new: NewTask, settings: LearnerSettings
 ) -> OpenEndedStream:
-    """The stream of all tasks so far and one more, over the rows that are left and the new ones."""
+    """Build the stream of all tasks so far and a new one, over the remaining and new rows."""
     before = known_classes(found)
     fresh = [name for name in new.classes if name not in before]
     names = [*before, *fresh]
@@ -185,7 +185,7 @@ def extend_stream(
 
 
 def remaining_rows(found: PortableState | None, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs, columns and tasks of the rows that came along."""
+    """Return inputs, columns and tasks of the rows that the state contains."""
     if found is None:
         return like[:0], torch.empty(0, 1, dtype=torch.long), _NO_ROWS
     y, stage = found.tensors["rows/y"], found.tensors["rows/stage"]
@@ -201,7 +201,7 @@ def remaining_rows(found: PortableState | None, like: Tensor) -> tuple[Tensor, T
 def make_data(
     x: Tensor, y: Tensor, names: Sequence[str], width: int, about: dict[str, Any], train: Tensor
 ) -> Data:
-    """Rows as a data set whose class ids are output columns."""
+    """Make a data set of rows, whose class ids are output columns."""
     spare = [f"(column {c})" for c in range(len(names), width)]
     crop = about["crop"]
     data = Data(
@@ -212,7 +212,7 @@ def make_data(
     if not about["channel_axis"]:
         return data
     series = replace(data, standardize=True)  # by feature, not by step
-    series.__dict__["_unfitted"] = data  # the scales are those of the first task ever: no new ones
+    series.__dict__["_unfitted"] = data  # keep the scales of the first task
     return series
 
 
@@ -224,7 +224,7 @@ def _make_past_task(one: dict[str, Any], stage: int, stages: Tensor) -> Task:
 
 
 def make_placeholder_stream(found: PortableState, width: int, classes: int = 1) -> OpenEndedStream:
-    """A stream that only says how wide and of which shape things are: two made-up rows a class."""
+    """Make a stream that fixes shapes only: two made-up rows per class."""
     about = found.facts["inputs"]
     drawn = keys.uniform(keys.fold(0, "made up"), 2 * classes, *about["shape"])
     blank = (255 * drawn if about["dtype"] == "uint8" else drawn).to(DTYPES[about["dtype"]])
@@ -238,14 +238,14 @@ def make_placeholder_stream(found: PortableState, width: int, classes: int = 1) 
     )
 
 
-# Labels as a user writes them, and the output columns behind them.
+# Labels as a user writes them, and their names.
 
 
 Array = npt.NDArray[Any]
 
 
 def label_kind(names: Sequence[str]) -> str:
-    """What labels were before they became names: numbers, if all names are written so.
+    """Return the kind of labels behind names: numbers, if all names are numbers.
 
     Examples
     --------
@@ -259,7 +259,7 @@ def label_kind(names: Sequence[str]) -> str:
 
 
 def convert_labels(y: Any, rows: int, argument: str = "y") -> tuple[Array, str]:
-    """[n] labels, one for each row, and their kind; sets of labels are refused."""
+    """Convert labels to an array [n] and their kind; raises for label sets."""
     found = check_one_type(y)
     if found.ndim != 1 or len(found) != rows:
         raise bad(argument, f"one label for each of {rows} rows", f"shape {found.shape}")
@@ -269,7 +269,7 @@ def convert_labels(y: Any, rows: int, argument: str = "y") -> tuple[Array, str]:
 
 
 def names_to_labels(names: Sequence[str], kind: str) -> Array:
-    """Names as the labels that a user gave.
+    """Convert names back to the labels that a user gave.
 
     Examples
     --------
@@ -284,23 +284,23 @@ def names_to_labels(names: Sequence[str], kind: str) -> Array:
 
 
 def labels_to_names(labels: Array) -> list[str]:
-    """The names of labels, one for each."""
+    """Convert labels to names."""
     return [str(label) for label in labels.tolist()]
 
 
-# Tables of new inputs: the columns that a model was trained on, by their names.
+# Tables of new inputs.
 
 
 def is_table(x: Any) -> bool:
-    """Whether inputs are a table with named columns, such as a pandas DataFrame."""
+    """Return whether inputs are a table with named columns, such as a pandas DataFrame."""
     return hasattr(x, "columns") and hasattr(x, "iloc")
 
 
 def select_features(table: Any, columns: Sequence[str], name: str = "x") -> Array:
-    """[n, F] the features of training, in their order; further columns do not matter.
+    """Select the features of training in their order, [n, F]; other columns are ignored.
 
-    A feature ``colour=red`` says whether the column ``colour`` is red, as in training; a value that
-    training had not is none of those. ``size missing`` says whether ``size`` is not there, which
+    A feature ``colour=red`` is 1 where the column ``colour`` is red; a value that
+    did not occur in training sets none. ``size missing`` is 1 where ``size`` is missing, which
     then counts as 0.
 
     Examples
@@ -331,7 +331,7 @@ def _column(table: Any, column: str, name: str) -> Array:
         gaps: Array = table[base].isna().to_numpy()
         return gaps
     pieces = column.split("=")
-    for cut in range(len(pieces) - 1, 0, -1):  # names and values may hold the sign themselves
+    for cut in range(len(pieces) - 1, 0, -1):  # names and values may contain "=" themselves
         own, value = "=".join(pieces[:cut]), "=".join(pieces[cut:])
         if own in table.columns:
             is_value: Array = np.array([_text(one) == value for one in table[own].tolist()])
@@ -344,22 +344,22 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# A stream whose end nobody knows: for a learner that goes on learning.
+# The stream of a learner, which has no known end.
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OpenEndedStream(Stream):
-    """The tasks so far, over what is left of their rows; columns for classes to come are reserved.
+    """Stream of the tasks so far over their remaining rows, with reserved columns for new classes.
 
-    Rows of earlier tasks are gone unless a memory holds them, so all tasks but the last may be
-    without any.
+    Only rows of earlier tasks that are in the memory remain, so all tasks but the last may be
+    empty.
 
     Parameters
     ----------
     reserved
-        Class ids that no task has introduced yet; their columns come last and stay shut.
+        Class ids that no task has introduced yet; their columns come last and stay closed.
     sizes
-        How many training rows each task had when it was learnt. Empty: those it has now.
+        Number of training rows of each task when it was learnt. Empty: the present number.
 
     Examples
     --------
@@ -385,12 +385,12 @@ class OpenEndedStream(Stream):
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Class ids in order of introduction, then those whose columns are reserved."""
+        """Class ids in order of introduction, then the reserved ones."""
         introduced = (c for task in self.tasks for c in task.new)
         return tuple(dict.fromkeys((*introduced, *self.reserved)))
 
     @cached_property
     def opening(self) -> Tensor:
-        """[C] the task that introduces each output column; one that never comes, if none does."""
+        """The task that introduces each output column, [C]; beyond the last for reserved ones."""
         stage = self._introduced()
         return torch.tensor([stage.get(c, len(self.tasks)) for c in self.order], dtype=torch.long)

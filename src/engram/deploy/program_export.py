@@ -1,4 +1,4 @@
-"""A learner's network as a program for others: torch.export, or ONNX."""
+"""Export of a learner's network by torch.export or to ONNX."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from engram.learner.feed import center_crop
 from engram.learner.tensor_tree import flatten
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
-FACTS_FILE = "engram.json"  # beside the program: classes, and what the inputs are
+FACTS_FILE = "engram.json"  # stored with the program: classes and a description of the inputs
 
 
 class Program(nn.Module):
-    """Raw inputs [B, ...] to probabilities [B, classes], all of it in one module.
+    """Module that maps raw inputs [B, ...] to probabilities [B, classes].
 
-    What the learner does before and after its network is part of it: scaling of bytes,
-    normalisation, the middle of pictures, the method's own way to scores. Columns are in the order
+    It includes what the learner does before and after its network: scaling of bytes,
+    normalisation, centre crops, the method's own scores. Columns are in the order
     of ``learner.classes_``.
     """
 
@@ -75,7 +75,7 @@ class Program(nn.Module):
 def export_program(
     snapshot: LearnerSnapshot, path: str | os.PathLike[str], form: str | None
 ) -> Path:
-    """Write the program; `form` is read off the suffix where it is not given."""
+    """Write the program; the default of `form` is given by the suffix."""
     target = Path(path)
     if form is None:
         form = next((name for name, end in FORMATS.items() if target.suffix == end), None)
@@ -95,11 +95,11 @@ def export_program(
     try:
         batch = torch.export.Dim("batch", min=1)
         made = torch.export.export(program, (example,), dynamic_shapes=({0: batch},))
-    except Exception as problem:  # torch raises many kinds, for code that it cannot trace
+    except Exception as problem:  # torch raises many kinds for code that it cannot trace
         raise EngramError(
             f"export: torch.export cannot trace this network ({problem})"
         ) from problem
-    content = io.BytesIO()  # torch wants files to be called .pt2, those on their way too
+    content = io.BytesIO()  # torch requires the suffix .pt2, which temporary files lack
     torch.export.save(made, content, extra_files={FACTS_FILE: json.dumps(facts)})
     with atomic_write(target) as temporary:
         temporary.write_bytes(content.getvalue())

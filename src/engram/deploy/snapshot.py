@@ -1,4 +1,4 @@
-"""A network as it stood after a task, for any number of readers: nothing ever changes in it."""
+"""`LearnerSnapshot`: the immutable network after a task, which any number of threads may use."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ ROWS_AT_ONCE = 1024
 
 
 class FixedNet(Net):
-    """A net whose modules hold the weights themselves, so that readers need not swap any.
+    """Net whose modules hold the weights themselves, so that calls need not swap them in.
 
-    One object is for one call; the modules are shared.
+    Use one object per call; the modules are shared.
     """
 
     def __init__(self, networks: Networks, bundle: torch.nn.Module) -> None:
@@ -63,9 +63,9 @@ class FixedNet(Net):
 
 
 class LearnerSnapshot:
-    """What a learner answers after a task: scores, labels, how novel an input is.
+    """Predictions of a learner after a task: scores, labels, novelty.
 
-    Made from a `PortableState`, whose tensors it copies. It may be asked from many threads at once.
+    Made from a `PortableState`, whose tensors it copies. Many threads may use it at once.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LearnerSnapshot:
         self.labels: Array = names_to_labels(found.facts["classes"], kind)  # by column
         self.seen = (learner.opened >= 0).to(device)
         self.detectors, self.probes = dict(detectors), learner.probes
-        self._one_at_a_time = threading.Lock()  # hooks on layers would catch others' outputs
+        self._one_at_a_time = threading.Lock()  # hooks on layers would see outputs of other threads
 
     @property
     def stage(self) -> int:
@@ -108,7 +108,7 @@ class LearnerSnapshot:
         return FixedNet(self.networks, self.bundle)
 
     def prepare(self, x: Any) -> Tensor:
-        """Inputs [n, ...] as the network gets them: checked, scaled, normalised, cut."""
+        """Check, scale, normalise and crop inputs for the network, [n, ...]."""
         about = self.facts["inputs"]
         rows = convert_inputs(x, about)
         if not len(rows):
@@ -125,13 +125,13 @@ class LearnerSnapshot:
 
     @property
     def frozen(self) -> Encoder | None:
-        """The backbone below the network, where that is frozen."""
+        """The frozen backbone below the network, if there is one."""
         net: Any = self.bundle.get_submodule("net")
         found: Encoder | None = net.frozen
         return found
 
     def open_columns(self, task: int | None) -> Tensor:
-        """[C] which columns compete: those of a task where heads are apart, else all seen."""
+        """Mark the columns that compete, [C]: those of the task's head, or all seen so far."""
         tasks = self.facts["tasks"]
         if task is None:
             if self.facts["head"] == "multi":
@@ -148,7 +148,7 @@ class LearnerSnapshot:
 
     @torch.no_grad()
     def scores(self, x: Any, task: int | None = None) -> Tensor:
-        """[n, C] what the method decides by, -inf where a column does not compete."""
+        """Compute the method's scores, [n, C], with -inf for columns that do not compete."""
         shut, parts = ~self.open_columns(task), []
         with inference_numerics(self.precision):
             for some in self.prepare(x).split(ROWS_AT_ONCE):
@@ -157,14 +157,14 @@ class LearnerSnapshot:
         return torch.cat(parts)
 
     def predict(self, x: Any, task: int | None = None) -> Any:
-        """[n] labels; lists of labels where rows carry sets of them."""
+        """Predict labels, [n]; lists of labels for label sets."""
         scores = self.scores(x, task)
         if self.facts["labels"] == "set":
             return [self.labels[(row > 0).numpy()[: len(self.labels)]].tolist() for row in scores]
         return self.labels[scores.argmax(1).numpy()]
 
     def predict_proba(self, x: Any, task: int | None = None) -> Array:
-        """[n, classes] softmax of the scores, or the sigmoid of each where labels are sets."""
+        """Predict probabilities, [n, classes]: softmax, or sigmoids for label sets."""
         scores = self.scores(x, task)
         share = scores.sigmoid() if self.facts["labels"] == "set" else scores.double().softmax(1)
         found: Array = share[:, self.columns].double().numpy()
@@ -172,7 +172,7 @@ class LearnerSnapshot:
 
     @torch.no_grad()
     def features(self, x: Any) -> Array:
-        """[n, F] what the last layer sees."""
+        """Compute the inputs of the last layer, [n, F]."""
         with inference_numerics(self.precision):
             parts = [self.net()(some).features.flatten(1).cpu()
                      for some in self.prepare(x).split(ROWS_AT_ONCE)]  # fmt: skip
@@ -180,7 +180,7 @@ class LearnerSnapshot:
         return found
 
     def novelty(self, x: Any, key: str, task: int | None = None) -> Array:
-        """[n] minus the familiarity that a detector finds: the higher, the more novel."""
+        """Compute novelty, minus a detector's familiarity, [n]; higher is more novel."""
         detector, columns = self.detectors[key], self.open_columns(task)
         state = self.probes.get(key, {})
         with self._one_at_a_time, torch.no_grad(), probe_numerics(self.precision):
@@ -190,13 +190,13 @@ class LearnerSnapshot:
         return found
 
     def output(self, x: Any) -> Output:
-        """Features and logits of inputs that are prepared already."""
+        """Compute features and logits of prepared inputs."""
         with inference_numerics(self.precision):
             return self.net()(x)
 
 
 def _copy_with_weights(skeleton: torch.nn.Module, weights: Mapping[str, Tensor]) -> torch.nn.Module:
-    """A module of its own that holds copies of these weights and buffers."""
+    """Copy a module, with copies of these weights and buffers."""
     bundle = copy.deepcopy(skeleton)
     with torch.no_grad():
         own = {**dict(bundle.named_parameters()), **dict(bundle.named_buffers())}

@@ -1,4 +1,4 @@
-"""Inputs without labels, from files: what a trained model is asked about."""
+"""Inputs for prediction, read from files, folders or data sets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCE_FORMS = (
 
 
 class UnlabelledInputs(NamedTuple):
-    """Inputs, a name for each, true labels where the source has them, and what cannot be read."""
+    """Inputs, their names, true labels if the source has them, and unreadable files."""
 
     x: Any
     names: list[str]
@@ -35,9 +35,9 @@ class UnlabelledInputs(NamedTuple):
 def read_inputs(
     source: str, about: dict[str, Any], *, drop: Sequence[str] = (), root: str | None = None
 ) -> UnlabelledInputs:
-    r"""Inputs of a file, a folder or a data set, for a model that was trained on such inputs.
+    r"""Read inputs from a file, a folder or a data set, as a model needs them.
 
-    `about` is what a model says of its inputs: their ``shape``, and the names of ``columns`` where
+    `about` is the model's description of inputs: their ``shape``, and the names of ``columns`` if
     it was trained on a table.
 
     Examples
@@ -119,11 +119,11 @@ def _read_array(path: Path) -> Array:
     except (OSError, ValueError, EOFError) as problem:
         if isinstance(problem, EngramError):
             raise
-        raise EngramError(f"{path}: is not an array that can be read ({problem})") from problem
+        raise EngramError(f"{path}: not a readable array ({problem})") from problem
 
 
 def _read_data_set(source: str, root: str | None) -> UnlabelledInputs:
-    """The test rows of a data set that is known by its name."""
+    """Read the test rows of a data set given by name."""
     data = load(source, root=root)
     truth = [data.classes[label] for label in data.labels[data.test].tolist()]
     names = [str(row) for row in data.test.tolist()]

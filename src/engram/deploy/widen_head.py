@@ -1,9 +1,9 @@
-"""More output columns: a network, and all that its method keeps, made wider; old rows bit-exact.
+"""Widening: more output columns for a network and its method's state; old entries stay bit-exact.
 
-How a method lays out its state for a wider head is asked of the method itself. A fresh learner of
-the new width goes through `start`, `between` and `finish` on a few made-up rows, without training;
-what it then holds for columns that are still shut is what the wider learner gets for its new ones,
-and where its tensors are longer is where classes, or parameters, are counted.
+The method itself lays out its state for a wider head: a fresh learner of the new width goes through
+`start`, `between` and `finish` on a few made-up rows, without training. Its values for closed
+columns are the initial values of the new columns, and the axes along which its tensors are longer
+are those that count classes or parameters.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from engram.learner.parameter_layout import Layout
 from engram.learner.tensor_tree import flatten
 from engram.novelty.detector import Detector, gather_facts
 
-ROWS = 1024  # exemplars that go through the network at once
+ROWS = 1024  # exemplars passed through the network at once
 
 
 def widen_learner(
@@ -35,7 +35,7 @@ def widen_learner(
     stream: OpenEndedStream,
     detectors: Mapping[str, Detector],
 ) -> PortableState:
-    """The same for the columns of `stream`; old weights and importances do not change a bit."""
+    """Widen a state to the columns of `stream`; old weights and importances stay bit-exact."""
     width = len(stream.order)
     wide = _WiderState(found, settings, width, detectors)
     tensors = dict(found.tensors)
@@ -53,7 +53,7 @@ def widen_learner(
 
 
 class _WiderState:
-    """What a fresh learner of the new width holds, and the two layouts."""
+    """State of a fresh learner of the new width, and the old and new layouts."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class _WiderState:
     def _state(
         self, settings: LearnerSettings, detectors: Mapping[str, Detector]
     ) -> dict[str, Tensor]:
-        """Tensors of a learner that has begun and ended a task without learning anything."""
+        """Return the tensors of a learner that started and finished a task without training."""
         one, methods = self.learner, [settings.method]
         open_task([one], methods, self.training, 0)
         for number, phase in list_phases(settings.method, 0):
@@ -93,7 +93,7 @@ class _WiderState:
         return flatten({"state": one.state, "opt": one.opt, "probes": probes})
 
     def widen_tensor(self, name: str, old: Tensor, fresh: Tensor) -> Tensor:
-        """A tensor of state, with entries for the new columns where it has some for the old."""
+        """Widen a tensor of the state along the axes that count classes."""
         if old.shape == fresh.shape:
             return old
         if old.shape[-1:] == (len(self.old),) and fresh.shape[-1:] == (len(self.new),):
@@ -102,14 +102,14 @@ class _WiderState:
             raise _growth_error(self.method, name, old)
         pairs = list(zip(old.shape, fresh.shape, strict=True))
         classes = [pair == (self.columns, self.width) for pair in pairs]
-        if not any(classes):  # as many rows as were met, say: nothing that counts classes
+        if not any(classes):  # no axis counts classes, but perhaps rows seen
             return old
         if not all(a == b or counts for (a, b), counts in zip(pairs, classes, strict=True)):
             raise _growth_error(self.method, name, old)
         return embed_tensor(old, fresh)
 
     def widen_vector(self, old: Tensor, fresh: Tensor) -> Tensor:
-        """[..., P] numbers of every parameter."""
+        """Widen numbers per parameter, [..., P]."""
         parts, grown = old.split(self.old.sizes, -1), fresh.clone()
         ends = dict(zip(self.new.shapes, grown.split(self.new.sizes, -1), strict=True))
         for (name, shape), part in zip(self.old.shapes.items(), parts, strict=True):
@@ -122,9 +122,9 @@ class _WiderState:
 def widen_values(
     found: PortableState, old: PortableState, settings: LearnerSettings, stream: OpenEndedStream
 ) -> None:
-    """What is remembered with exemplars, in place: for new columns, what the network says now.
+    """Widen the values stored with exemplars in place, by the network's present outputs.
 
-    Nobody can say any more what it would have said when the exemplar was stored.
+    The outputs for new columns at the time of storing are unknown.
     """
     names = [name for name in old.tensors if name.startswith("values/")]
     if not names or not len(old.tensors["exemplars/rows"]):
@@ -156,7 +156,7 @@ def _strip_prefix(name: str) -> str:
 
 
 def embed_tensor(old: Tensor, fresh: Tensor) -> Tensor:
-    """`fresh` with the numbers of `old` at the beginning of every axis.
+    """Copy `old` into the beginning of every axis of `fresh`.
 
     Examples
     --------
@@ -171,9 +171,9 @@ def embed_tensor(old: Tensor, fresh: Tensor) -> Tensor:
 def _refuse_unknown(
     found: PortableState, tensors: dict[str, Tensor], wide: _WiderState, settings: LearnerSettings
 ) -> None:
-    """Complain about state that a fresh learner does not have: nobody knows how it would grow.
+    """Raise for state that a fresh learner does not have, whose growth is unknown.
 
-    Teachers that a learner made in a later task are told by their form: weights and buffers.
+    Teachers made in a later task are recognised by their structure: weights and buffers.
     """
     for path in found.tensors:
         if not path.startswith(("state/", "opt/", "probes/")) or path in wide.fresh:

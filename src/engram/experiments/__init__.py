@@ -1,9 +1,9 @@
-"""What to run, as data (`Recipe`), and what runs it: `run`, `sweep`, `search`, `orders`,
-`open_world`; ids, overrides, recording, callbacks.
+"""Recipes, and the functions that run them: `run`, `sweep`, `search`, `orders`, `open_world`; ids,
+overrides, recording, callbacks.
 
-Training itself is in `engine`, files of results are in `records`, the choice of processes or
-clusters in `experiments.pools`. Begin with `recipe` (`Recipe`), then `plan` and `run_plans`, which
-all of them end in.
+Not here: training (engram.engine) and files of results (engram.records); processes and clusters
+are in experiments.pools. Begin with recipe.Recipe, then plan and run_plans.execute, where all of
+these functions end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from engram.experiments.run_methods import run
     from engram.experiments.run_plans import execute
 
-# Imported when first used: the command line asks for the names of pools without torch.
+# Imported on first use, so that the command line can list pools without importing torch.
 _MODULE_OF = {
     "Callback": "callbacks",
     "OrderStudy": "order_study",

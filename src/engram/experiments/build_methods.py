@@ -1,4 +1,4 @@
-"""Methods and memory policies from their names, own code included, and back to plain values."""
+"""Build methods and memory policies from names, user code included, and convert them back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of a method's name.
+    """Return the class of a method by its name.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def method_class(name: str) -> type[Method]:
 
 
 def load_user_class(name: str, base: type[Any], *, what: str = "method") -> type[Any]:
-    """A user's class ``module:Class``; the module may be a file path ending in .py."""
+    """Import a user's class ``module:Class``; the module may be a path ending in .py."""
     found = load_user_object(name, what=what)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise bad(what, f"a subclass of {base.__name__}", found)
@@ -57,7 +57,7 @@ def load_user_class(name: str, base: type[Any], *, what: str = "method") -> type
 
 
 def parse_method_name(text: str) -> dict[str, Any]:
-    """The plain form of a method's name; ``A+B`` trains both at once.
+    """Parse a method's name to plain values; ``A+B`` joins two methods.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def parse_method_name(text: str) -> dict[str, Any]:
 
 
 def resolve_method_class(spec: Any) -> type[Method]:
-    """The class of what `build_method` takes, whose values need not fit together yet.
+    """Return the class of a method specification, without checking its values.
 
     Examples
     --------
@@ -94,9 +94,9 @@ def resolve_method_class(spec: Any) -> type[Method]:
 
 
 def build_method(spec: Any) -> Method:
-    """A method from its name or class, a mapping with ``name`` and fields, or a method.
+    """Build a method from its name or class, a mapping with ``name`` and fields, or a method.
 
-    ``A+B`` trains both at once.
+    ``A+B`` joins two methods.
 
     Examples
     --------
@@ -136,7 +136,7 @@ def build_method(spec: Any) -> Method:
 
 
 def build_policy(spec: Any) -> Any:
-    """A memory's policy from its name, ``module:Class``, or a mapping with that name and options.
+    """Build a memory policy from its name, ``module:Class``, or a mapping with name and options.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def build_policy(spec: Any) -> Any:
 
 
 def plain_method(method: Method) -> dict[str, Any]:
-    """The mapping `build_method` takes back."""
+    """Convert a method to a mapping, the inverse of `build_method`."""
     cls = type(method)
     name = (
         cls.__name__ if cls.__module__.startswith("engram.") else f"{cls.__module__}:{cls.__name__}"
@@ -168,7 +168,7 @@ def plain_method(method: Method) -> dict[str, Any]:
 
 
 def method_label(method: Method) -> str:
-    """A short name: the class and what differs from its defaults.
+    """Return a short label: the class and the options that differ from their defaults.
 
     Examples
     --------

@@ -1,5 +1,5 @@
-"""Probes and novelty detectors from their names, own code included, and the keys under which
-their results are kept.
+"""Build probes and novelty detectors from names, user code included, and the keys of their
+results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engram.probes.probe import check_probe
 
 
 def build_probes(specs: Any) -> tuple[Probe, ...]:
-    """Probes from a list of them, of names ``module:Class``, or of mappings with such a name."""
+    """Build probes from probes, names ``module:Class``, or mappings with such a name."""
     if isinstance(specs, (str, Mapping, Probe)):
         specs = [specs]
     if not isinstance(specs, Iterable):
@@ -44,7 +44,7 @@ def _build_probe(spec: Any) -> Any:
 
 
 def _from_values(cls: type[Any], spec: Mapping[str, Any], path: str) -> Any:
-    """A probe from its options; one that holds a detector has that by name or as a mapping."""
+    """Build a probe from its options, in which a detector may be a name or a mapping."""
     values = {k: v for k, v in spec.items() if k != "name"}
     if isinstance(values.get("detector"), (str, Mapping)) and _holds_detector(cls):
         (values["detector"],) = build_detectors({"detectors": [values["detector"]]})
@@ -58,7 +58,7 @@ def _holds_detector(cls: type[Any]) -> bool:
 
 
 def build_detectors(content: Mapping[str, Any]) -> tuple[Probe, ...]:
-    """The novelty detectors of a recipe: names, ``module:Class``, mappings or detectors."""
+    """Build the novelty detectors of a recipe from names, mappings or detectors."""
     from engram.novelty import Detector, detectors
 
     specs = content.get("detectors") or ()
@@ -80,7 +80,7 @@ def build_detectors(content: Mapping[str, Any]) -> tuple[Probe, ...]:
 
 
 def plain_probe(probe: Probe) -> dict[str, Any]:
-    """The mapping that `build_probes` takes back."""
+    """Convert a probe to a mapping, the inverse of `build_probes`."""
     values = to_plain(probe)
     for name in values:
         inner = getattr(probe, name)
@@ -90,9 +90,9 @@ def plain_probe(probe: Probe) -> dict[str, Any]:
 
 
 def key_probes(probes: Iterable[Probe], outside: OODData | None = None) -> dict[str, Probe]:
-    """Probes by name and source: another version of a probe measures anew.
+    """Key probes by name and hash of their source, so that a changed probe measures again.
 
-    So does one that reads the outside set, where that is another.
+    For a probe that reads the outside set, the set is part of the hash.
     """
     found = {}
     for probe in probes:

@@ -1,4 +1,4 @@
-"""Hooks through which a caller follows an execution: progress bars, notebooks, and logs sent to
+"""Callbacks during training: `Callback`, a progress bar for notebooks, and live logs to
 TensorBoard, W&B and MLflow.
 """
 
@@ -25,20 +25,17 @@ class Callback:
     """Hooks that are called while runs train; override those that you need."""
 
     def note(self, text: str) -> None:
-        """Something the caller should know before anything runs; a warning unless overridden."""
+        """Receive a note for the user; a warning unless overridden."""
         warnings.warn(text, stacklevel=2)
 
     def begin(self, plans: Sequence[Plan], done: int) -> None:
-        """`done` of the plans were finished before."""
+        """Called before training; `done` of the plans were finished before."""
 
     def step(self, plans: Sequence[Plan], stage: int, done: int, total: int) -> None:
-        """Steps of a stage of some plans that train together."""
+        """Called after steps of a stage of plans that train together."""
 
     def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
-        """A stage is recorded."""
-
-
-# Who follows an execution: the caller, a notebook, tools that are told of it.
+        """Called after a stage of a plan was recorded."""
 
 
 class Callbacks(Callback):
@@ -65,7 +62,7 @@ class Callbacks(Callback):
 
 
 def find_log_tools(log: str | Sequence[str]) -> list[str]:
-    """The tools that are named, each once; refused where one is unknown or not installed."""
+    """List the named tools, each once; raises if one is unknown or not installed."""
     if not log:
         return []
     from engram.errors import bad, check_choice
@@ -86,7 +83,7 @@ def open_callback(
     log: str | Sequence[str] = (),
     out: str | Path | None = None,
 ) -> Iterator[Callback | None]:
-    """One callback for an execution: the caller's or, in a notebook, a bar; and tools in `log`."""
+    """Open one callback for an execution: the caller's or a notebook's bar, and tools in `log`."""
     with ExitStack() as stack:
         if callback is None and in_notebook():
             callback = stack.enter_context(NotebookBar(make_html_display()))
@@ -96,24 +93,21 @@ def open_callback(
         yield callback
 
 
-# Runs that tell another tool of themselves while they train.
-
-
 PlanKey = tuple[str, int, str]
 
 
 class LiveLog(Callback):
-    """Sends every finished stage of every run to a tool; a context, which closes what is open.
+    """Send every finished stage of every run to a tool; a context manager, which closes the runs.
 
-    A tool that fails in the middle is given up with a note: training goes on.
+    If the tool fails, a note is given and training continues without it.
 
     Parameters
     ----------
     tool
         ``tensorboard``, ``wandb`` or ``mlflow``.
     out
-        The run directory, from which the earlier stages of a run that goes on are read; files of
-        the tool lie there as well, or without one in the working directory.
+        The run directory, from which the earlier stages of a resumed run are read. Files of
+        the tool are written there, or to the working directory.
     """
 
     def __init__(self, tool: str, out: str | Path | None = None) -> None:
@@ -121,7 +115,7 @@ class LiveLog(Callback):
         self._open = choose_sink(tool, "." if out is None else out)
         self._sinks: dict[PlanKey, Sink] = {}
         self._frames: dict[PlanKey, list[pd.DataFrame]] = {}
-        self._taken: dict[str, str] = {}  # names of runs, and the recipes that have them
+        self._taken: dict[str, str] = {}  # name of a run: its recipe
         self._failed = False
 
     def __enter__(self) -> LiveLog:
@@ -132,7 +126,7 @@ class LiveLog(Callback):
             self._close(key)
 
     def note(self, text: str) -> None:
-        """Others say it."""
+        """Do nothing: other callbacks show notes."""
 
     def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
         if self._failed:
@@ -141,7 +135,7 @@ class LiveLog(Callback):
             self._send(plan, stage, rows.frame())
             if stage + 1 == len(plan.run.stream) or "diverged" in rows.metrics:
                 self._close(plan.key)
-        except Exception as error:  # whatever a network, a disk or a server may do
+        except Exception as error:  # any failure of network, disk or server
             self._failed = True
             super().note(f"{self.tool} failed ({error}); the runs continue without it")
 
@@ -159,14 +153,14 @@ class LiveLog(Callback):
                 log = replace(log, name=f"{log.name}-{plan.recipe[:6]}")
             self._sinks[plan.key] = self._open(log)
         sink = self._sinks[plan.key]
-        sink.steps(log.steps)  # earlier stages are kept without theirs
+        sink.steps(log.steps)  # steps of earlier stages are not repeated
         for number, values in log.stages:
             if number == stage:
                 sink.stage(number, values)
         frames.append(frame[frame["step"] == -1])
 
     def _before(self, plan: Plan, stage: int) -> list[pd.DataFrame]:
-        """What an earlier process recorded of this run."""
+        """Read the stages of this run that an earlier process recorded."""
         if stage == 0 or self._out is None or not RunDirectory(self._out).result_files():
             return []
         known = read(self._out, recipes={plan.recipe}).frame()
@@ -179,11 +173,11 @@ class LiveLog(Callback):
             sink.close()
 
 
-# How far runs have come, in numbers and words, for whoever shows it.
+# Progress in numbers and words.
 
 
 class StageCount:
-    """How much of all stages of all runs is done."""
+    """Count of finished stages over all runs."""
 
     def __init__(self, plans: Sequence[Plan], finished: int) -> None:
         self.total = float(sum(len(plan.run.stream) for plan in plans))
@@ -192,7 +186,7 @@ class StageCount:
         self._done: dict[tuple[str, int, str], float] = {}
 
     def reach(self, plan: Plan, done: float) -> None:
-        """`done` stages of a run are behind it."""
+        """Note that `done` stages of a run are finished."""
         self._done[plan.key] = max(done, self._done.get(plan.key, 0.0))
 
     @property
@@ -201,14 +195,14 @@ class StageCount:
 
 
 def describe_progress(plans: Sequence[Plan], stage: int) -> str:
-    """What is training now, in a few words."""
+    """Describe in a few words what is training now."""
     labels = list(dict.fromkeys(plan.label for plan in plans))
     name = labels[0] if len(labels) == 1 else f"{len(labels)} recipes"
     group = f", {len(plans)} runs in lockstep" if len(plans) > 1 else ""
     return f"{name}: task {stage + 1} of {len(plans[0].run.stream)}{group}"
 
 
-# Progress in notebooks: a bar below the cell while runs train, a line when they are done.
+# A progress bar in notebooks.
 
 
 REDRAW_SECONDS = 0.3  # seconds between updates
@@ -219,18 +213,18 @@ _BAR = """<div style="font-family:sans-serif;font-size:0.9em;max-width:40em">\
 
 
 def in_notebook() -> bool:
-    """Whether a kernel of Jupyter runs this: its front end shows HTML that is replaced later."""
+    """Return whether a Jupyter kernel is running, whose front end can update HTML."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 class NotebookBar(Callback):
-    """A bar of HTML, updated in place; a context, which leaves one line behind.
+    """Progress bar in HTML, updated in place; a context manager, which leaves one line behind.
 
     Parameters
     ----------
     show
-        Called with HTML text: shows it the first time, then puts it into the place of the last.
+        Called with HTML text, which it displays in place of the previous text.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -273,7 +267,7 @@ class NotebookBar(Callback):
 
 
 def make_html_display() -> Callable[[str], None]:
-    """Shows HTML below the cell, later calls in the place of the first."""
+    """Return a function that displays HTML below the cell, replacing what it displayed before."""
     from IPython.display import HTML, display
 
     handles: list[Any] = []

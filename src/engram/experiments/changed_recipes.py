@@ -1,4 +1,4 @@
-"""What a run directory holds of an experiment that has changed since, said in words."""
+"""Plans compared with the recipes of a run directory, and with each other: changed, or equal."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from engram.experiments.experiment_id import ID_FORMAT, IDENTITY_PARTS
 from engram.experiments.plan import Plan
 from engram.records import RunDirectory
 
-_KEEP_LEVELS = ("counts", "labels", "scores", "parameters")  # each keeps what those before it do
+_KEEP_LEVELS = ("counts", "labels", "scores", "parameters")  # each includes those before it
 
 
 class RecordedRecipes(Mapping[str, Mapping[str, Any]]):
-    """The recipes of a directory by their ids, each read when it is asked for."""
+    """The recipes of a directory by their ids, read on first use."""
 
     def __init__(self, folder: RunDirectory) -> None:
         self.folder = folder
@@ -35,7 +35,7 @@ class RecordedRecipes(Mapping[str, Mapping[str, Any]]):
 
 
 def read_recorded_recipes(folder: RunDirectory) -> RecordedRecipes:
-    """The recipes of a directory by their ids; one whose ids mean something else is refused."""
+    """Return the recipes of a directory by id; raises if it was written with other ids."""
     found = RecordedRecipes(folder)
     for identity in found.identities.values():
         if identity.get("form") != ID_FORMAT:
@@ -48,9 +48,9 @@ def read_recorded_recipes(folder: RunDirectory) -> RecordedRecipes:
 
 
 def describe_changes(plans: Sequence[Plan], known: RecordedRecipes) -> list[str]:
-    """One sentence for every experiment that is recorded under the same names but was another.
+    """Describe every experiment that was recorded under the same names but has changed.
 
-    Its numbers stay apart: the experiment of today has an id of its own.
+    The numbers do not mix, since the changed experiment has its own id.
     """
     return [
         f"{plan.label}: {describe_difference(plan.content, known[old])} since the runs recorded "
@@ -61,7 +61,7 @@ def describe_changes(plans: Sequence[Plan], known: RecordedRecipes) -> list[str]
 
 
 def refuse_changed(plans: Sequence[Plan], folder: RunDirectory) -> None:
-    """Complain where going on with a recorded experiment would be another experiment."""
+    """Raise if a recorded experiment cannot be continued because it has changed."""
     known = read_recorded_recipes(folder)
     for plan, old in _pair_with_recorded(plans, known):
         raise RecordError(
@@ -73,7 +73,7 @@ def refuse_changed(plans: Sequence[Plan], folder: RunDirectory) -> None:
 
 
 def _pair_with_recorded(plans: Sequence[Plan], known: RecordedRecipes) -> list[tuple[Plan, str]]:
-    """Plans that are not recorded, with the last recorded experiment of the same names."""
+    """Pair plans that are not recorded with the last recorded experiment of the same names."""
     by_names = {identity["asked"]: old for old, identity in known.identities.items()}
     fresh = {plan.recipe: plan for plan in plans if plan.recipe not in known}
     matched = [(plan, by_names.get(plan.content["identity"]["asked"])) for plan in fresh.values()]
@@ -81,7 +81,7 @@ def _pair_with_recorded(plans: Sequence[Plan], known: RecordedRecipes) -> list[t
 
 
 def describe_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    """What differs between two experiments of the same names.
+    """Describe what differs between two experiments of the same names.
 
     Examples
     --------
@@ -104,9 +104,9 @@ def _name(content: Mapping[str, Any], part: str) -> str:
 
 
 def merge_equal_plans(plans: Sequence[Plan]) -> list[Plan]:
-    """Every run once, with the probes of all that ask for it, and the most that one of them keeps.
+    """Merge plans of the same run, joining probes and keeping the most that one of them keeps.
 
-    One experiment under two labels is refused, because one would be lost.
+    Raises for one experiment under two labels, because one label would be lost.
     """
     found: dict[tuple[str, int, str], Plan] = {}
     for plan in plans:
@@ -123,7 +123,7 @@ def merge_equal_plans(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def _merge_two_plans(first: Plan, second: Plan) -> Plan:
-    """One run for two plans that differ in what is measured or kept."""
+    """Merge two plans of one run that differ in probes or in what is kept."""
     probes = {**first.probes, **second.probes}
     names = [probe.name for probe in probes.values()]
     if len(set(names)) < len(names):

@@ -1,5 +1,5 @@
-"""When the state of runs is saved, between tasks and within them, and how a run finds its own
-again.
+"""Checkpoints of runs: after stages (`Checkpoints`), and within a task, on signals and at a
+deadline (`StepSaver`).
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from engram.process import Ended, handle_end_signals
 from engram.records import RunDirectory, run_id
 from engram.records.stage_result import StageResult
 
-MOST_SEPARATE_FILES = 32  # runs that get a file each; larger groups share one
-ALWAYS_WRITTEN_BYTES = 64 << 20  # bytes that are written after every stage, however short it was
-WRITTEN_BYTES_PER_SECOND = 200e6  # bytes written in a second
-MOST_WRITING_SHARE = 0.05  # of the training time that may go into writing what is larger
+MOST_SEPARATE_FILES = 32  # runs with a file each; larger groups share one
+ALWAYS_WRITTEN_BYTES = 64 << 20  # size up to which state is written after every stage
+WRITTEN_BYTES_PER_SECOND = 200e6  # assumed speed of the disk
+MOST_WRITING_SHARE = 0.05  # share of the training time for writing larger state
 
 
 class Checkpoints:
-    """The states in a run directory.
+    """Checkpoints after stages, in a run directory.
 
-    Every stage of a group is followed by a checkpoint, unless its state is large and training was
-    short: state of more than `ALWAYS_WRITTEN_BYTES` bytes is written once that takes no more than
+    A checkpoint follows every stage of a group, unless the state is large and training was
+    short: state of more than `ALWAYS_WRITTEN_BYTES` is written once writing takes no more than
     `MOST_WRITING_SHARE` of the time since the last one, or the interval of checkpoints inside a
-    task has passed, whichever comes first. What the next task makes anew is not written. A finished
-    run leaves its model.
+    task has passed, whichever comes first. Parts that the next task initialises are not written. A
+    finished run keeps its model.
     """
 
     def __init__(self, folder: RunDirectory, note: checkpoint.Notify) -> None:
         self.folder, self.note = folder, note
         self.shared = folder.path / "checkpoint" / "groups"
         self._group_files = group_checkpoint.GroupFiles(self.shared, note)
-        self._since: dict[str, float] = {}  # by run: when it was written, or its training began
+        self._since: dict[str, float] = {}  # run: time of the last checkpoint, or of the start
 
     def load(self, plan: Plan, learner: RunLearner) -> int:
-        """The newest state of a run into a fresh learner; the next stage to train."""
+        """Load the newest state of a run into a fresh learner; returns the next stage to train."""
         finished = self.folder.finished(*plan.key)
         own = self.folder.checkpoint_path(*plan.key)
         self._since[own.name] = time.monotonic()
@@ -60,7 +60,7 @@ class Checkpoints:
     ) -> bool:
         """Write the states of runs that trained together, before their stage is recorded.
 
-        Returns whether they were written; they are where they `must`.
+        Returns whether they were written, which `must` enforces.
         """
         self._keep_models(results, plans)
         going = {_name(one): one.learner for one in results if not one.is_last}
@@ -93,7 +93,7 @@ class Checkpoints:
         )
 
     def prune(self, results: Sequence[StageResult]) -> None:
-        """Remove what the recorded stage has made superfluous."""
+        """Remove files that the recorded stage has made superfluous."""
         if len(results) <= MOST_SEPARATE_FILES:
             for one in results:
                 own = self.folder.checkpoint_path(*one.key[:3])
@@ -107,7 +107,7 @@ class Checkpoints:
             group_checkpoint.prune_group(runs, self.shared)
 
     def close(self, plans: Sequence[Plan]) -> None:
-        """Remove files that nobody will go on from."""
+        """Remove files from which no run will resume."""
         done = [p for p in plans if self.folder.ended(*p.key, stages=len(p.run.stream))]
         group_checkpoint.GroupFiles(self.shared, self.note).remove_finished(
             [run_id(*plan.key) for plan in done]
@@ -123,7 +123,7 @@ def _name(result: StageResult) -> str:
 def select_models(
     results: Sequence[StageResult], plans: Sequence[Plan]
 ) -> list[tuple[StageResult, Plan]]:
-    """Finished runs of which a model is kept: not of hundreds that trained together."""
+    """Select finished runs whose model is kept: not those of large groups."""
     if len(results) > MOST_SEPARATE_FILES:
         return []
     return [
@@ -133,23 +133,23 @@ def select_models(
 
 
 def _reinitialised_parts(plan: Plan) -> tuple[str, ...]:
-    """What the next task does not take over, so that it need not be kept between tasks."""
+    """Return the parts that the next task initialises, which need not be kept between tasks."""
     return ("free", "opt") if plan.run.training.optim_reset else ("free",)
 
 
-# Runs inside a task, saved every few minutes, when a signal comes, and when time is up.
+# Checkpoints within a task.
 
 
-DEFAULT_INTERVAL = "5m"  # unless told otherwise
+DEFAULT_INTERVAL = "5m"
 
 
 class StepSaver:
-    """One file for every group of runs that is inside a task.
+    """Checkpoints within a task at intervals, on signals and at a deadline, one file per group.
 
     Parameters
     ----------
     every
-        Seconds between two files of a group; what a dying process loses is no more than that.
+        Seconds between two checkpoints of a group, which is the most that a killed process loses.
     deadline
         When to save and stop (``time.monotonic``).
     """
@@ -162,39 +162,39 @@ class StepSaver:
         self.shelf = folder.path / "checkpoint" / "steps"
         self._names = [run_id(*plan.key) for plan in plans]
         self._last = time.monotonic()
-        self._signal = 0  # that told the process to end
-        self._held: dict[Path, dict[str, Any]] = {}  # by file: the facts of its runs
+        self._signal = 0  # the signal received, if any
+        self._held: dict[Path, dict[str, Any]] = {}  # file: the facts of its runs
         for path in sorted(self.shelf.glob("[!.]*.safetensors")):
             try:
                 file = TensorFile(path, what="checkpoint", framework="pt")
                 self._held[path] = _runs_in(file)
             except RecordError as problem:
-                if path.exists():  # else another process has removed it just now
+                if path.exists():  # otherwise another process has just removed it
                     self._pass_over(path, problem)
         recorded = folder.finished_runs() if self._held else {}
         self._drop((run_id(*run), stage) for run, stages in recorded.items() for stage in stages)
 
     @property
     def is_ending(self) -> bool:
-        """Whether the process was told to end."""
+        """Whether a signal to end was received."""
         return self._signal > 0
 
     def end(self) -> None:
-        """End the process as it was told to."""
+        """End the process by the signal received."""
         raise KeyboardInterrupt if self._signal == signal.SIGINT else Ended(self._signal)
 
     # -- writing ---------------------------------------------------------------------------------
     @property
     def should_stop(self) -> bool:
-        """Whether training is to end behind what was saved: a signal came, or time is up."""
+        """Whether to stop after saving: a signal was received, or the deadline has passed."""
         return self.is_ending or (self.deadline is not None and time.monotonic() > self.deadline)
 
     def due(self) -> bool:
-        """Whether it is time to save, or to end."""
+        """Whether it is time to save, or to stop."""
         return self.should_stop or time.monotonic() - self._last >= self.every
 
     def wait(self) -> None:
-        """Begin the interval again: the state was written elsewhere."""
+        """Restart the interval, since the state was saved after a stage."""
         self._last = time.monotonic()
 
     def save(
@@ -217,14 +217,14 @@ class StepSaver:
 
     # -- reading ---------------------------------------------------------------------------------
     def load(self, place: int, learner: RunLearner, finished: Collection[int]) -> int | None:
-        """Put a run where it was inside a stage, given those recorded; returns that stage."""
+        """Restore a run inside a stage, given its recorded stages; returns that stage or None."""
         name, found = self._names[place], []
         for path, runs in self._held.items():
             facts = runs.get(name)
             if facts is None or facts["stage"] in finished:
                 continue
             if set(range(facts["stage"])) <= set(finished):
-                # those it trained with may have been others at first: the furthest file counts
+                # a run may be in files of several groups: the furthest one counts
                 found.append((facts.get("resume", {}).get("position", []), path))
         for _, path in sorted(found, reverse=True):
             facts = self._held[path][name]
@@ -246,16 +246,16 @@ class StepSaver:
             learner.resume_point = ResumePoint.unpacked(tensors, facts["resume"])
 
     def _pass_over(self, path: Path, problem: RecordError) -> None:
-        """Name a file that cannot be gone on from."""
+        """Note a file from which no run can resume."""
         checkpoint.rename_damaged(path)
         self.note(f"{problem}; its runs resume from the previous checkpoint")
 
     def prune(self, finished: Sequence[tuple[int, int]]) -> None:
-        """Remove files of stages that are recorded by now: (place, stage) pairs."""
+        """Remove files of stages that are recorded by now, given as (index of the run, stage)."""
         self._drop((self._names[place], stage) for place, stage in finished)
 
     def _drop(self, finished: Iterable[tuple[str, int]]) -> None:
-        """Forget what some runs were in; a file goes with the last of its runs."""
+        """Drop some runs from the files; a file is removed with the last of its runs."""
         done = set(finished)
         for path, runs in list(self._held.items()):
             left = {k: facts for k, facts in runs.items() if (k, facts["stage"]) not in done}
@@ -265,24 +265,24 @@ class StepSaver:
                 del self._held[path]
 
     def forget(self) -> None:
-        """Remove what would be gone on from: the runs are to begin anew."""
+        """Remove all files, so that the runs start over."""
         for path, runs in list(self._held.items()):
             if not set(runs).isdisjoint(self._names):
                 path.unlink(missing_ok=True)
                 del self._held[path]
 
     def save_on_signals(self) -> AbstractContextManager[None]:
-        """While this lasts, SIGTERM, SIGHUP and Ctrl-C mean: save what is going on, then stop."""
+        """Return a context in which SIGTERM, SIGHUP and Ctrl-C save the runs, then stop."""
         return handle_end_signals(self._told, keys=True)
 
     def _told(self, number: int) -> None:
-        if self._signal and number == signal.SIGINT:  # once more: no time to save
+        if self._signal and number == signal.SIGINT:  # a second time: stop without saving
             raise KeyboardInterrupt
         self._signal = number
 
 
 def _runs_in(file: TensorFile) -> dict[str, Any]:
-    """The facts of each run in a file, which say at least where it was."""
+    """Read the facts of each run in a file, such as its stage and step."""
     found: dict[str, Any] = checkpoint.read_facts(file)
     with wrap_read_errors(file.path, "checkpoint"):
         for facts in found.values():

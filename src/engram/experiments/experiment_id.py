@@ -1,5 +1,5 @@
-"""The id of an experiment: a hash of what decides its numbers (data, stream, model, method,
-settings, own code).
+"""Ids of experiments: hashes of all that determines their numbers (data, stream, model, method,
+settings, user code).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from engram.streams import SCENARIOS
 from engram.streams.stream import Stream
 from engram.streams.task_orders import ORDER_OPTIONS, order_text
 
-ID_FORMAT = 3  # of ids; those of another form mean something else
-# An id hashes what differs from the defaults, so that a new option changes no id. Whoever changes a
-# default writes the former one here, as in ``{"EWC.strength": 1.0}``: ids keep their meaning.
+ID_FORMAT = 3  # ids of another format are not comparable
+# An id hashes what differs from the defaults, so that a new option changes no id. When a default
+# changes, the former one is added here, as in ``{"EWC.strength": 1.0}``, to keep ids valid.
 FORMER_DEFAULTS: dict[str, Any] = {}
 IDENTITY_PARTS = {  # of an experiment, in the words of a message
     "data": "the data",
@@ -63,12 +63,12 @@ IDENTITY_PARTS = {  # of an experiment, in the words of a message
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What an experiment is.
+    """Identity of an experiment.
 
     Parameters
     ----------
     id
-        The name under which its numbers are kept.
+        The name under which its numbers are recorded.
     content
         The experiment as a recipe, in plain values; under ``identity`` the hashes of its parts.
     """
@@ -86,10 +86,10 @@ def identify(
     average: str,
     counted_from: str = "",
 ) -> Identity:
-    """Who an experiment is, whichever way it was put: a recipe or a call with objects.
+    """Identify an experiment, whether given as a recipe or by objects.
 
-    Seeds, order, label and what is kept stay outside. `counted_from` is the order from which the
-    orders of a study count.
+    Seeds, order, label and `keep` do not count. `counted_from` is the order to which the
+    orders of a study are relative.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def identify(
 
 
 def _describe_training(training: Training, stream: Stream) -> Any:
-    """What the settings say, however they are spelt: equal ones are the same experiment."""
+    """Describe the training settings in a normal form, so that equal settings are equal."""
     spelt = [
         name for name, meant in resolve_auto(stream).items() if getattr(training, name) == meant
     ]
@@ -190,7 +190,7 @@ def _field_defaults(cls: type[Any]) -> dict[str, Any]:
 
 
 def short_hash(value: Any) -> str:
-    """12 hexadecimal digits over plain values.
+    """Hash plain values to 12 hexadecimal digits.
 
     Examples
     --------
@@ -202,28 +202,28 @@ def short_hash(value: Any) -> str:
 
 
 def options_hash(content: Mapping[str, Any]) -> str:
-    """Hash of what a recipe says, names as they stand, without seeds, order, label and keep."""
+    """Hash a recipe with names unresolved, without seeds, order, label and keep."""
     stream = dict(content["stream"])
     kind = str(stream.get("kind", ""))
     stream = {k: v for k, v in stream.items() if k not in (*ORDER_OPTIONS, "head")}
-    said = {
+    content_without_defaults = {
         "stream": drop_defaults(stream, _scenario_defaults(kind), kind),
         "model": _describe_model(content["model"], resolve=False),
         "method": _drop_method_defaults(content["method"]),
         "training": drop_defaults(content["training"], to_plain(Training()), "Training"),
         "average": content["average"],
     }
-    return short_hash(describe(said, "recipe"))
+    return short_hash(describe(content_without_defaults, "recipe"))
 
 
 def _drop_method_defaults(method: Mapping[str, Any]) -> dict[str, Any]:
-    """A method as a recipe names it, without options that have their defaults."""
+    """Drop the options of a method section that have their default values."""
     if "parts" in method:
         parts = [_drop_method_defaults(part) for part in method["parts"]]
         return {"name": method["name"], "parts": parts}
     name = str(method["name"])
     known = getattr(methods, name, None)
-    if known is None:  # a user's own
+    if known is None:  # user code
         return dict(method)
     options = {k: v for k, v in method.items() if k != "name"}
     found = drop_defaults(options, to_plain(_field_defaults(known)), name)
@@ -234,13 +234,13 @@ def _drop_method_defaults(method: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scenario_defaults(kind: str) -> Mapping[str, Any]:
-    """The options of a scenario, where they are not given."""
+    """Return the default options of a scenario."""
     made = SCENARIOS.get(kind)
     return {} if made is None else (made.__kwdefaults__ or {})
 
 
 def describe_stream(stream: Stream) -> dict[str, Any]:
-    """The stream as a recipe names it; one made by hand as it describes itself."""
+    """Describe a stream as a recipe names it, or one made by hand by its own description."""
     made = stream.origin
     if made is None:
         return {**to_plain(stream.describe()), "data": stream.data.name}
@@ -254,7 +254,7 @@ def describe_stream(stream: Stream) -> dict[str, Any]:
 
 
 def _stream_facts(stream: Stream) -> dict[str, Any]:
-    """What a stream is besides its data and the order of its classes."""
+    """Describe a stream without its data and the order of its classes."""
     made = stream.origin
     if made is None:
         view = None if stream.view is None else describe(stream.view, "stream.view")
@@ -265,9 +265,9 @@ def _stream_facts(stream: Stream) -> dict[str, Any]:
 
 
 def describe_order(stream: Stream) -> str:
-    """An explicit order, or the number of a published one, as text; classes by their ids.
+    """Describe an explicit order by class ids, or a published one by its number.
 
-    Domains are ordered by the values of their attribute.
+    Domains are given by the values of their attribute.
     """
     options = {} if stream.origin is None else dict(stream.origin.options)
     if (order := options.get("order")) is not None:
@@ -279,9 +279,9 @@ def describe_order(stream: Stream) -> str:
 
 
 def _describe_model(model: Any, *, resolve: bool = True) -> Any:
-    """A model of the library by what differs from its defaults; an own one by what it does.
+    """Describe a library model by non-default options, or a user's model by code and weights.
 
-    Without `resolve`, an own one that is given by its name stays a name.
+    Without `resolve`, a user's model given by name stays a name.
     """
     if isinstance(model, str):
         model = {"name": model}
@@ -305,14 +305,14 @@ def _describe_model(model: Any, *, resolve: bool = True) -> Any:
 
 
 def plain_model(model: Any) -> Any:
-    """The model as a recipe names it; an own one by its class."""
+    """Convert a model to the form of a recipe; a user's model becomes the name of its class."""
     return to_plain(model) if isinstance(model, (str, Mapping)) else code_name(model)
 
 
-# Values as plain ones that tell them apart: arrays by content, own classes by what they do.
+# Descriptions of values: arrays by content, user classes by their code.
 
 
-_OF_CLASSES = {  # what Python itself puts into a class
+_OF_CLASSES = {  # attributes that Python itself adds to a class
     "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__",
     "__dict__", "__doc__", "__firstlineno__", "__match_args__", "__module__", "__orig_bases__",
     "__parameters__", "__qualname__", "__static_attributes__", "__weakref__", "_abc_impl",
@@ -326,11 +326,11 @@ _WRAPPED = {
 
 
 def describe(value: Any, where: str) -> Any:
-    """Nested plain values from which equal things are recognised, in another process as well.
+    """Describe a value by nested plain values that are equal for equal values, in any process.
 
-    Arrays and weights count by their content; functions and classes that are not part of an
-    installed package by what they do, with everything they refer to. `where` names the value in
-    the complaint about something that cannot be recognised again.
+    Arrays and weights are described by content; functions and classes that are not part of an
+    installed package by their code, with everything they refer to. `where` names the value in
+    errors about values that cannot be described.
 
     Examples
     --------
@@ -348,11 +348,11 @@ def describe(value: Any, where: str) -> Any:
 
 
 class _Describer:
-    """One walk over a value; what is met a second time is referred to by its number."""
+    """One walk over a value; an object met again is referred to by its number."""
 
     def __init__(self) -> None:
         self.met: dict[int, int] = {}
-        self.alive: list[Any] = []  # ids are of living objects only
+        self.alive: list[Any] = []  # keeps objects alive, so that their ids stay unique
         self.path: list[int] = []
 
     def value(self, value: Any, where: str) -> Any:
@@ -391,7 +391,7 @@ class _Describer:
         return self._once(value, where) if isinstance(value, once) else self._object(value, where)
 
     def _once(self, value: Any, where: str) -> Any:
-        """Code and networks: shared parts are shared, not repeated."""
+        """Describe code or a network once; later occurrences are references."""
         if id(value) in self.met:
             return {"again": self.met[id(value)]}
         self.met[id(value)] = len(self.met)
@@ -405,7 +405,7 @@ class _Describer:
     def _network(self, module: nn.Module, where: str) -> Any:
         state, hooks = {}, []
         for name, value in vars(module).items():
-            if "_hooks" in name:  # by numbers that count all hooks of the process
+            if "_hooks" in name:  # keys count all hooks of the process
                 hooks += list(value.values()) if isinstance(value, Mapping) else []
             elif not isinstance(value, RemovableHandle):
                 state[name] = self.value(value, f"{where}.{name}")
@@ -434,7 +434,7 @@ class _Describer:
         return self._reduced(value, where)
 
     def _reduced(self, value: Any, where: str) -> Any:
-        """What copying and pickling would take to make the object again."""
+        """Describe an object by the values that pickling uses to rebuild it."""
         try:
             known_how = copyreg.dispatch_table.get(type(value))
             parts: Any = known_how(value) if known_how else value.__reduce_ex__(4)
@@ -471,9 +471,9 @@ class _Describer:
         code = function.__code__
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         found: dict[str, Any] = {"held": {n: self._cell(c, f"{where}: {n}") for n, c in cells}}
-        # a wrapper bears the name of what it wraps: its own globals say where it comes from
+        # a wrapper has the name of what it wraps: its globals tell where it was defined
         home = str(function.__globals__.get("__name__", ""))
-        nameless = "<" in code.co_qualname  # a lambda, or made inside another function
+        nameless = "<" in code.co_qualname  # a lambda, or defined inside another function
         if not nameless and (name := library_name(home, code.co_qualname)) is not None:
             return name
         own = summarize_code(code)
@@ -499,7 +499,7 @@ class _Describer:
         return self.value(inside, where)
 
     def _used(self, value: Any, attributes: frozenset[str], where: str) -> Any:
-        """A global name's value; of an own module, what is taken out of it."""
+        """Describe the value of a global name; of a user's module, the attributes used."""
         if not isinstance(value, types.ModuleType):
             return self.value(value, where)
         if (name := library_name(value.__name__, "")) is not None or id(value) in self.path:
@@ -515,7 +515,7 @@ class _Describer:
 
 
 def _plain_number(value: Any) -> Any:
-    """A number however it was written: 1.0 is 1."""
+    """Normalise a number: 1.0 becomes 1."""
     if isinstance(value, float):
         return int(value) if math.isfinite(value) and value == int(value) else repr(value)
     return value
@@ -533,7 +533,7 @@ def _describe_array(value: Tensor, where: str) -> Any:
 
 
 def _is_generated(part: Any) -> bool:
-    """Whether `dataclass` wrote a method; the fields say it all."""
+    """Return whether `dataclass` generated a method, which the fields determine."""
     code = getattr(part, "__code__", None)
     return code is not None and code.co_qualname.startswith("__create_fn__")
 
@@ -541,7 +541,7 @@ def _is_generated(part: Any) -> bool:
 def _imported_module(
     name: str, level: int, function: Callable[..., Any]
 ) -> types.ModuleType | None:
-    """The module of an import statement inside a function, None if there is none."""
+    """Return the module of an import statement inside a function; None if there is none."""
     package = getattr(sys.modules.get(function.__module__), "__package__", None)
     try:
         return importlib.import_module("." * level + name, package)
@@ -549,7 +549,7 @@ def _imported_module(
         return None
 
 
-# What a function does, as a digest that comments, formatting and docstrings do not change.
+# Digests of functions, which do not depend on comments, formatting and docstrings.
 
 
 _IGNORED_OPERATIONS = {
@@ -566,7 +566,7 @@ _CALL_FLAGS = 0x3AC  # flags that change a call: *args, **kwargs, generators, co
 
 @dataclass(frozen=True)
 class CodeSummary:
-    """A digest of some instructions, and the names that they look up library_name.
+    """A digest of some instructions, and the names that they look up outside the function.
 
     `imports` are (name, level) of import statements inside the function.
     """
@@ -579,9 +579,9 @@ class CodeSummary:
 
 @lru_cache(maxsize=4096)
 def summarize_code(code: CodeType) -> CodeSummary:
-    """What a code object and those inside it do.
+    """Summarise a code object and those nested in it.
 
-    Not the text of the file: that may have been edited after it was imported.
+    The source text is not used, since it may have been edited after the import.
 
     Examples
     --------
@@ -634,18 +634,18 @@ def _operands(kept: list[dis.Instruction], operations: set[str]) -> frozenset[st
 
 
 def _try_ranges(code: CodeType) -> Any:
-    """The ranges of try blocks, which are no instructions."""
+    """Return the ranges of try blocks, which are not instructions."""
     return getattr(dis.Bytecode(code), "exception_entries", ())
 
 
 def _import_level(kept: list[dis.Instruction], i: int) -> int:
-    """How many packages an import statement goes up."""
+    """Return the level of a relative import."""
     value = kept[i - 2].argval if i >= 2 else 0
     return value if isinstance(value, int) else 0
 
 
 def _jump_target(places: list[int], offset: int) -> int:
-    """The number of the instruction at an offset, or of the next one that is kept."""
+    """Return the index of the instruction at an offset, or of the next one that is kept."""
     return bisect_left(places, offset)
 
 
@@ -658,7 +658,7 @@ def _describe_argument(one: dis.Instruction, places: list[int]) -> Any:
 
 
 def describe_constant(value: Any) -> Any:
-    """A constant with its type; sets have no order, and 1 is not 1.0 here."""
+    """Describe a constant with its type: 1 and 1.0 differ, and sets are sorted."""
     if isinstance(value, tuple):
         return tuple(describe_constant(one) for one in value)
     if isinstance(value, frozenset):
@@ -666,22 +666,22 @@ def describe_constant(value: Any) -> Any:
     return type(value).__name__, repr(value)
 
 
-# Whose code it is: the user's own, or that of a package which is known by name and version.
+# The origin of code: the user, or a package that is known by name and version.
 
 
-_LIBRARIES = ("builtins", "engram", "numpy", "torch")  # versions of these: environment-*.json
+_LIBRARIES = ("builtins", "engram", "numpy", "torch")  # their versions: environment-*.json
 
 
 def hash_bytes(content: bytes | bytearray | memoryview) -> str:
-    """16 bytes that stand for many."""
+    """Hash bytes to 16 bytes, in hexadecimal."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def library_name(module: str, name: str) -> str | None:
-    """How to call code that is not the user's own, None for what is.
+    """Return the name of library code; None for the user's own code.
 
-    The standard library and what this package is built on go by name. Of other installed packages
-    the version and the file count, too.
+    The standard library and the dependencies of this package are named only. For other installed
+    packages, the version and the file count too.
 
     Examples
     --------
@@ -691,7 +691,7 @@ def library_name(module: str, name: str) -> str | None:
     top = module.partition(".")[0]
     if top in _LIBRARIES:
         return f"{top if top == 'engram' else module}:{name}"
-    if top in ("__main__", "__mp_main__"):  # a notebook's is a file of its kernel
+    if top in ("__main__", "__mp_main__"):  # in a notebook, a file of the kernel
         return None
     found = sys.modules.get(module)
     file = getattr(found, "__file__", None)

@@ -1,4 +1,4 @@
-"""What a run has learnt as one file: tensors in safetensors, facts as JSON in its header."""
+"""Model files: the learnt state of a run in one safetensors file, with facts in its header."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from engram.methods.method import Method
 from engram.probes import Probe
 
 MODEL_FILE_NAME = "model.engram"
-MOST_BYTES = 64 << 20  # bytes of rows, or of moments, that a file in a run directory takes along
+MOST_BYTES = 64 << 20  # limit of rows, or of optimiser moments, in a run directory's file
 
 
 def describe_origin(
     *, method: Method, model: Any, training: Training, detectors: Iterable[Probe], labels: str = ""
 ) -> dict[str, Any]:
-    """What a model was learnt with, in plain values; own code by its name."""
+    """Describe how a model was trained in plain values, with user code by name."""
     name = model.get("name") if isinstance(model, dict) else model
     named = isinstance(name, str)
     return {
@@ -40,7 +40,7 @@ def describe_origin(
 
 
 def describe_run_origin(run: Run, probes: Iterable[Probe]) -> dict[str, Any]:
-    """What the model of a run was learnt with."""
+    """Describe how the model of a run was trained."""
     from engram.novelty import Detector
 
     able = [one for one in probes if isinstance(one, Detector) and not one.outside]
@@ -51,7 +51,7 @@ def describe_run_origin(run: Run, probes: Iterable[Probe]) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class UnsavedModel:
-    """The model of a run that left no file: what it learnt, and the run itself."""
+    """The model of a run without a file: its learnt state, and the run itself."""
 
     found: PortableState
     run: Run
@@ -62,21 +62,21 @@ class UnsavedModel:
         return save_model(path, self.found, self.made)
 
     def open(self, learner: Any, **options: Any) -> Any:
-        """A learner with it; the run's own method and model need not be given again."""
+        """Return a learner of the given class, with the run's method and model as defaults."""
         given = {k: v for k, v in options.items() if v is not None}
         own = {"method": self.run.method, "model": self.run.model}
         return learner.from_portable(self.found, self.made, **{**own, **given})
 
 
 def save_model(path: str | os.PathLike[str], found: PortableState, made: dict[str, Any]) -> Path:
-    """Write what was learnt, and what it was learnt with; the file appears whole."""
+    """Write the learnt state, and how it was trained, atomically."""
     facts = {**found.facts, "made_by": made}
     tensors = {name: tensor.contiguous() for name, tensor in found.tensors.items()}
     return save_tensors(path, tensors, {"facts": json.dumps(facts)})
 
 
 def save_run_model(folder: Path, learner: RunLearner, run: Run, probes: Iterable[Probe]) -> Path:
-    """Leave the model of a finished run in the folder of its checkpoints."""
+    """Write the model of a finished run into the folder of its checkpoints."""
     make_folder(folder, inside=folder.parents[1])
     return save_model(
         folder / MODEL_FILE_NAME,
@@ -86,7 +86,7 @@ def save_run_model(folder: Path, learner: RunLearner, run: Run, probes: Iterable
 
 
 def load_model(path: str | os.PathLike[str]) -> tuple[PortableState, dict[str, Any]]:
-    """What `save_model` wrote; a file that is damaged, or no model, is refused with its name."""
+    """Read what `save_model` wrote; raises for a file that is damaged or no model."""
     file = TensorFile(path, what="model file", framework="pt")
     try:
         facts = json.loads(file.facts["facts"])

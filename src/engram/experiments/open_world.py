@@ -1,6 +1,4 @@
-"""The open-world loop: flag rows that look novel, have some of them labelled, learn these, go
-on.
-"""
+"""`open_world`: flag novel rows, have some of them labelled, learn these, and repeat."""
 
 from __future__ import annotations
 
@@ -35,13 +33,13 @@ from engram.streams.stream import Stream, Task
 if TYPE_CHECKING:
     import pandas as pd
 
-RANDOM = "random"  # the name of flags that ask nobody
+RANDOM = "random"  # flags set at random, for comparison
 _LABELLED_SHARE = 0.5  # share of the rows of the first classes that come with labels
 
 
 @dataclass(frozen=True)
 class OpenWorld:
-    """What came of a loop.
+    """Results of an open-world loop.
 
     Attributes
     ----------
@@ -61,7 +59,7 @@ class OpenWorld:
     results: Mapping[tuple[str, int], Result] = field(repr=False)
 
     def summary(self) -> pd.DataFrame:
-        """Per kind of flags, means over seeds: sums of the labels, the last of everything else."""
+        """Average over seeds per kind of flags: summed labels, and last values of all else."""
         by = self.table.groupby(["flags", "seed"], sort=False)
         ends = by[["found", "classes", "kept", "accuracy"]].last()
         sums = by[["labels", "novel_labels"]].sum()
@@ -73,7 +71,7 @@ class OpenWorld:
 
 @dataclass(frozen=True)
 class _World:
-    """What arrives when; `pools[0]` comes with labels."""
+    """Rows that arrive in each round; `pools[0]` comes with labels."""
 
     data: Data
     pools: list[Tensor]
@@ -178,7 +176,7 @@ def _check(data: Data, budget: int, rate: float, options: Mapping[str, Any]) -> 
 def _group_classes(
     data: Data, known: int, per_round: int, order: Any, seed: int
 ) -> list[list[int]]:
-    """Classes that appear together, the known ones first."""
+    """Group classes by the round in which they appear, the known ones first."""
     ids = order_classes(data, order, seed)
     if check_int("known", known, 1) >= len(ids):
         raise bad("known", f"fewer than the {len(ids)} classes", known)
@@ -188,7 +186,7 @@ def _group_classes(
 
 
 def _divide_rows(data: Data, groups: list[list[int]], share: float, seed: int) -> list[Tensor]:
-    """Rows of the start and of every round; a class arrives evenly from its first round on."""
+    """Divide rows over rounds, each class evenly from its first round on."""
     pools: list[list[Tensor]] = [[] for _ in groups]
     for first, group in enumerate(groups):
         for one in group:
@@ -207,7 +205,7 @@ def _divide_rows(data: Data, groups: list[list[int]], share: float, seed: int) -
 
 
 class _OpenWorldLoop:
-    """One learner on its way through a world."""
+    """One learner in an open world."""
 
     def __init__(
         self, world: _World, detector: Any, method: Any, options: Mapping[str, Any], budget: int,
@@ -219,7 +217,7 @@ class _OpenWorldLoop:
         self.tasks: list[Task] = []
         self._learn(world.pools[0])
         if 1 / (len(self.tasks[0].valid) + 1) > rate:  # no p-value can be as low as that
-            expected = f"at least {math.ceil(1 / rate) - 1} rows held aside for a rate of {rate:g}"
+            expected = f"at least {math.ceil(1 / rate) - 1} held-out rows for a rate of {rate:g}"
             raise bad("valid", expected, f"{world.valid:g}: {len(self.tasks[0].valid)} rows")
         self.lines = [self._round(k, pool) for k, pool in enumerate(world.pools[1:], 1)]
         self.result = self._run()
@@ -228,11 +226,11 @@ class _OpenWorldLoop:
 
     @property
     def stream(self) -> Stream:
-        """What was labelled so far, as tasks."""
+        """Build the stream of the rows labelled so far."""
         return Stream(data=self.world.data, tasks=tuple(self.tasks), name="open_world")
 
     def _round(self, k: int, pool: Tensor) -> dict[str, Any]:
-        """Flag, label, make a task of it; one line about that."""
+        """Flag rows, label some, add a task of them; returns a line of the table."""
         flagged, chosen = self._flagged(pool, k)
         labels, before = self.world.data.labels.cpu(), torch.tensor(self.found)
         known, spent_well = torch.isin(labels[pool], before), ~torch.isin(labels[chosen], before)
@@ -249,7 +247,7 @@ class _OpenWorldLoop:
         }  # fmt: skip
 
     def _flagged(self, pool: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Rows that are flagged, and those of them that are labelled."""
+        """Choose the rows to flag, and those of them to label."""
         if self.spend is not None:
             key = keys.fold(self.world.seed, "random flags", k)
             some = pool[keys.permutation(key, len(pool), len(pool))[: self.spend[k - 1]]]
@@ -260,12 +258,12 @@ class _OpenWorldLoop:
         scores = arrays[ARRIVED]
         novel = p_values(scores, arrays[HELD]) <= self.rate
         order = np.argsort(np.where(np.isnan(scores), -np.inf, scores), kind="stable")
-        ranked = order[novel[order]]  # the least familiar first, those without a number before all
+        ranked = order[novel[order]]  # the least familiar first, NaN before all
         flagged = pool[torch.from_numpy(ranked)]
         return flagged, flagged[: self.budget]
 
     def _learn(self, rows: Tensor) -> None:
-        """Make a task of labelled rows."""
+        """Add a task of labelled rows."""
         data = self.world.data
         labelled = set(data.labels[rows].tolist())
         shown = [c for group in self.world.groups for c in group if c in labelled]
@@ -277,12 +275,12 @@ class _OpenWorldLoop:
                                visible=tuple(shown)))  # fmt: skip
 
     def _run(self, *probes: ArrivalProbe) -> Result:
-        """Train on all tasks so far; their beginning comes out as before, up to rounding."""
+        """Train on all tasks so far; earlier tasks give the same results, up to rounding."""
         return run(self.stream, method=self.method, seeds=[self.world.seed], probes=probes,
                    **self.options)  # fmt: skip
 
     def _accuracies(self, k: int, stage: int) -> dict[str, float]:
-        """On the first classes, and on all that had appeared by round k, after a task."""
+        """Compute accuracies after a task, on the first classes and on all up to round k."""
         row = self.result.matrix[0, stage]
         counts = np.array([len(task.test) for task in self.tasks])
         learnt = (np.arange(len(counts)) <= stage) & (counts > 0)
@@ -292,23 +290,20 @@ class _OpenWorldLoop:
         return {"kept": float(row[0]), "accuracy": right / whole_}
 
 
-# A detector that also scores rows which are no test items: what arrives without labels.
-
-
 ARRIVED, HELD = "arrived", "held"
 
 
 @dataclass(frozen=True)
 class ArrivalProbe(Probe):
-    """Asks a detector about rows that have arrived, and about rows held aside, after the last task.
+    """Score arrived and held-out rows by a detector after the last task.
 
-    Stored are the scores of both, ``arrived`` and ``held``, [n] each; scores of rows held aside
-    that the network gets wrong are NaN, since thresholds are set by what it gets right.
+    Stores the scores ``arrived`` and ``held``, [n] each; scores of held-out rows
+    that the network gets wrong are NaN, since thresholds are set on rows that it gets right.
 
     Parameters
     ----------
     detector
-        Who is asked; it is fitted after every stage, as always.
+        The detector, which is fitted after every stage as usual.
     arrived, held
         Numbers of rows.
     """
@@ -320,7 +315,7 @@ class ArrivalProbe(Probe):
 
     @property
     def name(self) -> str:
-        """Always the same: rows are no name."""
+        """The same name for all rows."""
         return "scout"
 
     @property
@@ -348,7 +343,7 @@ class ArrivalProbe(Probe):
         return rows
 
     def _scores(self, view: StageView, rows: Tensor, state: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        """[R, B] familiarity and predicted columns of some rows at a time."""
+        """Iterate over familiarity and predicted columns of rows, [R, B] each."""
 
         def one_run(net: Net, x: Tensor, columns: Tensor, state: State) -> tuple[Tensor, Tensor]:
             predicted = mask_logits(net(x).logits, columns).argmax(-1)
@@ -362,7 +357,7 @@ class ArrivalProbe(Probe):
 
 
 def _columns(view: StageView, rows: tuple[int, ...]) -> Tensor:
-    """[R, n] true labels of rows as columns of each run."""
+    """Return the true labels of rows as columns of each run, [R, n]."""
     found = []
     for stream in view.streams:
         labels = stream.data.labels[list(rows)].tolist()

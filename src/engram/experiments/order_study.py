@@ -1,5 +1,5 @@
-"""`engram.orders`: any recipe under many task or class orders, and what the results say about
-order sensitivity.
+"""`engram.orders`: run recipes under many task or class orders, and measure order sensitivity
+(`OrderStudy`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def order_plans(
     root: str | None = None,
     planner: Planner | None = None,
 ) -> list[Plan]:
-    """One plan per order and seed; all share one id, their orders tell them apart."""
+    """Make one plan per order and seed, which share one id and differ in `order`."""
     stream = recipe.build_stream(root=root) if stream is None else stream
     found = {TASK + order_name(o): reorder(stream, task_order=o) for o in task_orders}
     found |= {CLASS + order_name(o): reorder(stream, class_order=o) for o in class_orders}
@@ -121,7 +121,7 @@ def orders(
 
 
 def _read_recipes(given: Any) -> list[Recipe]:
-    """The recipes of a study, which must be told apart by their ids."""
+    """Read the recipes of a study, whose ids must differ."""
     found = [given] if isinstance(given, Recipe) else given
     if isinstance(found, (str, Mapping)) or not isinstance(found, Sequence) or not len(found):
         raise bad("recipe", "a Recipe (Recipe.of makes one of a dict) or a list of them", given)
@@ -137,7 +137,7 @@ def _read_recipes(given: Any) -> list[Recipe]:
 
 
 def _study_key(recipe: Recipe) -> tuple[str, str]:
-    """What a recipe asks, and the order from which the orders of a study count."""
+    """Return the recipe's key, and the order to which the orders of a study are relative."""
     return recipe.key, recipe.order
 
 
@@ -173,25 +173,25 @@ def _read_orders(argument: str, given: Any) -> list[Sequence[int]]:
     return found
 
 
-# What results under many orders say about the order of learning.
+# Results of a study.
 
 
 LEVELS = ("task", "class")
-TASK, CLASS = "t", "c"  # what an order's text begins with
+TASK, CLASS = "t", "c"  # first letter of an order's text
 Tasks = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class OrderStudy:
-    """Results under many orders, and what they say about order sensitivity.
+    """Results under many orders, with measures of order sensitivity.
 
-    Where a method asks for a `label`, give the recipe's label; its id where several recipes have
+    The `label` of a method is the recipe's label, or its id if several recipes have
     the same label.
 
     Parameters
     ----------
     result
-        All runs; the order of each is ``t`` or ``c`` and the numbers of tasks or classes.
+        All runs; the order of each is ``t`` or ``c`` with the numbers of tasks or classes.
     tasks
         Recipe id -> class ids of each task, in the recipe's own order.
 
@@ -219,11 +219,11 @@ class OrderStudy:
 
     @property
     def names(self) -> list[str]:
-        """One name per recipe: its label, with its id where several share the label."""
+        """One name per recipe: its label, with its id if several share the label."""
         return self.result.labels
 
     def _recipe(self, label: str) -> str:
-        """The recipe that a label or an id means."""
+        """Return the recipe id of a label or an id."""
         known = self._recipes()
         if label in known.values():
             return label
@@ -239,7 +239,7 @@ class OrderStudy:
         return {label: run.recipe for label, run in pairs}
 
     def _finished(self, label: str, kind: str = "") -> Result:
-        """The recipe's runs that have learnt their last task."""
+        """Select the recipe's runs that have learnt their last task."""
         chosen = self.result.select(recipe=self._recipe(label))
         last = len(self.tasks[self._recipe(label)]) - 1
         names = {run.order for run in chosen.runs
@@ -252,7 +252,7 @@ class OrderStudy:
     def performance(
         self, label: str, *, level: str = "task", seed: int | None = None
     ) -> np.ndarray[Any, Any]:
-        """[order, unit] final accuracy of each task or class under each order.
+        """Collect the final accuracy of each task or class under each order, [order, unit].
 
         Task level takes the recorded accuracy of each task in the runs under task orders; class
         level those under class orders and the task orders, which are class orders as well.
@@ -262,7 +262,7 @@ class OrderStudy:
         return self.task_table(label, seed=seed).to_numpy()
 
     def task_table(self, label: str, *, seed: int | None = None) -> pd.DataFrame:
-        """Final accuracy of each task of the recipe's own order, one row per (seed, task order).
+        """Tabulate the final accuracy of each task of the recipe's order by (seed, task order).
 
         Examples
         --------
@@ -296,7 +296,7 @@ class OrderStudy:
         return pd.DataFrame(list(rows.values()), index=index, columns=columns).sort_index()
 
     def class_table(self, label: str, *, seed: int | None = None) -> pd.DataFrame:
-        """Final accuracy of each class, one row per (seed, order).
+        """Tabulate the final accuracy of each class by (seed, order).
 
         Examples
         --------
@@ -332,16 +332,16 @@ class OrderStudy:
         return found
 
     def disparity(self, label: str, *, level: str = "task") -> list[OrderDisparity]:
-        """Order disparity of each repetition (seed)."""
+        """Compute the order disparity of each repetition (seed)."""
         kind = TASK if check_choice("level", level, LEVELS) == "task" else ""
         seeds = sorted({run.seed for run in self._finished(label, kind).runs})
         return [order_disparity(self.performance(label, level=level, seed=seed)) for seed in seeds]
 
     def summary(self, *, ddof: int = 0) -> pd.DataFrame:
-        """AOPD and MOPD of every recipe at task and class level, mean and deviation over seeds.
+        """Tabulate AOPD and MOPD of every recipe by task and class, mean and deviation over seeds.
 
-        Deviations divide by the number of seeds, as the benchmark's own do; ``ddof=1`` by one less,
-        as everywhere else. NaN for one seed.
+        Deviations divide by the number of seeds, as the benchmark does; ``ddof=1`` by one less,
+        as everywhere else, which is NaN for one seed.
         """
         import pandas as pd
 
@@ -363,9 +363,9 @@ class OrderStudy:
         return any(run.order.startswith(kind) for run in self.result.select(recipe=recipe).runs)
 
     def extremes(self, label: str) -> pd.DataFrame:
-        """Average accuracy and forgetting after all tasks under every order, best order first.
+        """Tabulate average accuracy and forgetting after all tasks by order, best order first.
 
-        Of label sets, their score in place of the accuracy. Mean over seeds. The first and the last
+        For label sets, their score replaces the accuracy. Means over seeds. The first and the last
         line are the best and the worst order.
 
         Examples
@@ -393,7 +393,7 @@ class OrderStudy:
         return frame.sort_values(names[0], ascending=False, ignore_index=True)
 
     def by_end(self, label: str, *, place: str = "first") -> pd.DataFrame:
-        """Mean accuracy and forgetting by the task that was learnt first, or last.
+        """Tabulate mean accuracy and forgetting by the task that was learnt first, or last.
 
         Examples
         --------

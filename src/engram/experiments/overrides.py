@@ -1,5 +1,5 @@
-"""Assignments ``key=value`` that change one value of plain recipes, or an option of the methods
-and detectors they name.
+"""Assignments ``key=value``, as of ``--set``, that change values of plain recipes or options of
+the methods and detectors in them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ SECTIONS = (
     "detectors",
     "outside",
 )
-NESTED = (*SECTIONS[:4], "outside")  # those that have fields
-MAPPINGS = ("balance", "data_options", "search")  # fields of a stream that have fields themselves
+NESTED = (*SECTIONS[:4], "outside")  # sections with fields
+MAPPINGS = ("balance", "data_options", "search")  # fields of a stream with fields
 Content = dict[str, Any]
 
 
 def set_value(content: Content, assignment: str) -> None:
-    """Apply ``key=value`` to a plain recipe; a bare field name works where it is unique.
+    """Apply ``key=value`` to a plain recipe; a bare field name works if it is unique.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def set_value(content: Content, assignment: str) -> None:
 def set_values(recipes: Sequence[Content], assignment: str) -> None:
     """Apply ``key=value`` to every plain recipe that has such a field; at least one must.
 
-    A key that begins with the name of a method or of a detector concerns that one only.
+    A key that begins with the name of a method or detector applies to that one only.
 
     Examples
     --------
@@ -77,11 +77,11 @@ def set_values(recipes: Sequence[Content], assignment: str) -> None:
 
 
 def set_key_in_all(recipes: Sequence[Content], key: str, value: Any) -> None:
-    """As `set_values`, key and value apart."""
+    """Apply a key and a value as `set_values` does."""
     for content in recipes:
         content["method"] = expand_method(
             content["method"]
-        )  # an assignment before may have changed it
+        )  # an earlier assignment may have changed it
     meant = [
         (one, option) for content in recipes for one in _methods(content)
         if (option := option_after_name(key, one["name"]))
@@ -104,7 +104,7 @@ def set_key_in_all(recipes: Sequence[Content], key: str, value: Any) -> None:
 
 @contextmanager
 def name_option_in_errors(option: str) -> Iterator[None]:
-    """Inside, complaints about an assignment name the option by which it was given.
+    """Return a context in which errors about an assignment name the command-line option.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def name_option_in_errors(option: str) -> Iterator[None]:
 
 
 def set_key(content: Content, key: str, value: Any) -> None:
-    """As `set_value`, key and value apart; a field may have fields itself.
+    """Set a value by its key; a field may have fields itself.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def _set_field(method: Content, key: str, value: Any) -> None:
 
 
 def _field_value(method: Content, name: str) -> Any:
-    """The value of a field; the others, which later assignments may complete, are left aside."""
+    """Return the value of a field, ignoring the others, which later assignments may complete."""
     needed = {f.name for f in fields(resolve_method_class(method))
               if f.init and f.default is MISSING and f.default_factory is MISSING}  # fmt: skip
     some = {k: v for k, v in method.items() if k in {"name", "parts", name, *needed}}
@@ -193,19 +193,19 @@ def _set_section(content: Content, key: str, value: Any) -> None:
 
 
 def _suggestion_distance(key: str, error: BadArgument) -> float:
-    """How far the name that a complaint proposes is from what was written."""
+    """Return the distance of an error's suggested name from the given one."""
     return edit_distance(key, error.near) if error.near else math.inf
 
 
 def _methods(content: Content) -> Iterator[Content]:
-    """The recipe's method and, where it joins several, each of them."""
+    """Iterate over the recipe's method and, if it joins several, their parts."""
     method = content["method"]
     yield method
     yield from (part for part in method.get("parts", ()) if isinstance(part, dict))
 
 
 def expand_method(method: Any) -> Content:
-    """A method section as a mapping with a name, its parts too."""
+    """Expand a method section, and its parts, to mappings with a name."""
     found = {"name": method} if isinstance(method, str) else method
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
         raise bad("method", "a name, or a mapping with a name", method)
@@ -216,7 +216,7 @@ def expand_method(method: Any) -> Content:
 
 
 def _expand_section(section: str, value: Any) -> dict[str, Any]:
-    """A section that is given by its name alone, as the mapping that it stands for."""
+    """Expand a section given by a name to a mapping."""
     if value is None:
         return {"name": DEFAULT_MODEL} if section == "model" else {}
     if section == "training" or not isinstance(value, (str, os.PathLike)):
@@ -232,7 +232,7 @@ def _empty_section(key: str, name: str, value: Any) -> dict[str, Any]:
 
 
 def _find_owner(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Where a bare field name belongs: a section, or the options of the data."""
+    """Find the section, or the options of the data, to which a bare field name belongs."""
     method = resolve_method_class(content.get("method", "Finetune"))
     kind = stream_kind(content.get("stream", {}))
     model = content.get("model", DEFAULT_MODEL)
@@ -259,7 +259,7 @@ def _find_owner(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _no_owner_error(key: str, known: set[str], method: str) -> BadArgument:
-    """The error for a bare name without an owner; fields of the other methods are near, too."""
+    """Make the error for an unknown bare name, with suggestions from other methods' fields."""
     elsewhere: dict[str, list[str]] = {}
     for name in methods.__all__:
         for field in fields(getattr(methods, name)):
@@ -276,16 +276,16 @@ def _no_owner_error(key: str, known: set[str], method: str) -> BadArgument:
     return error
 
 
-# ``NAME.option=value``: an option of the methods or detectors that a recipe has by that name.
+# ``NAME.option=value``: an option of the methods or detectors of that name in a recipe.
 
 
 OptionContent = dict[str, Any]
 
 
 def option_after_name(key: str, name: str) -> str:
-    """What follows a name and a point in a key; nothing where the key begins otherwise.
+    """Return what follows ``NAME.`` in a key; "" if the key begins otherwise.
 
-    Own classes may be called by their last name alone; their whole names hold points themselves.
+    User classes may be given by their class name alone, since full names contain dots.
 
     Examples
     --------
@@ -306,7 +306,7 @@ def option_after_name(key: str, name: str) -> str:
 
 
 def set_detector_option(content: OptionContent, key: str, value: Any) -> bool:
-    """Set an option of the detectors that a key names, tuned or not; whether there are any.
+    """Set an option of the detectors that a key names, tuned or not; returns whether any match.
 
     Examples
     --------
@@ -339,14 +339,14 @@ def _set_option(spec: Any, key: str, value: Any) -> Any:
 
 
 def _list_detectors(specs: Any) -> list[Any]:
-    """Detectors as a list; what is none is refused elsewhere."""
+    """Return detectors as a list, unchecked."""
     if isinstance(specs, (str, Mapping)):
         return [specs]
     return list(specs) if isinstance(specs, (list, tuple)) else []
 
 
 def detector_names(specs: Any) -> Iterator[str]:
-    """The names of detectors, and of those that others hold."""
+    """Iterate over the names of detectors, and of detectors inside them."""
     for spec in _list_detectors(specs):
         if isinstance(spec, Mapping):
             yield str(spec.get("name"))
@@ -358,7 +358,7 @@ def detector_names(specs: Any) -> Iterator[str]:
 def unknown_name_error(
     key: str, recipes: Sequence[OptionContent], known: Iterable[str]
 ) -> BadArgument:
-    """The error for a key whose first word is no name that is known.
+    """Make the error for a key whose first part is an unknown name.
 
     Examples
     --------

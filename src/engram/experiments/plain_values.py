@@ -1,5 +1,5 @@
-"""Dataclasses to plain values and back, with errors that name the field; durations such as 90s
-or 1h30m.
+"""Conversion of dataclasses to plain values and back, with errors that name the field; durations
+such as 90s or 1h30m.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engram.renamed import rename_fields
 
 
 def to_plain(value: Any) -> Any:
-    """Nested plain values of dataclasses, tuples and arrays, ready for YAML and hashing.
+    """Convert dataclasses, tuples and arrays to nested plain values for YAML and hashing.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def to_plain(value: Any) -> Any:
 
 
 def plain_policy(policy: Any) -> Any:
-    """The name of a memory's policy; an own one as ``module:name``, with its options if any.
+    """Convert a memory policy to its name; a user's to ``module:name``, with options if any.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def plain_policy(policy: Any) -> Any:
 
 
 def code_name(value: Any) -> str:
-    """``module:name`` of a function or class, or of an object's class: no place in memory.
+    """Return ``module:name`` of a function or class, or of an object's class.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def code_name(value: Any) -> str:
 
 
 def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:
-    """A dataclass from plain values; wrong names and types are refused by name.
+    """Build a dataclass from plain values; errors name the wrong field.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:
 
 
 def _refuse_object(cls: type[Any], name: str, value: Any) -> None:
-    """Where a name is due and a class or object of PyTorch came: what it is called here, if known.
+    """Raise for a PyTorch class or object in place of a name, and suggest the name.
 
     Examples
     --------
@@ -114,12 +114,12 @@ def _refuse_object(cls: type[Any], name: str, value: Any) -> None:
     home = value if hasattr(value, "__qualname__") else type(value)
     if home.__module__.partition(".")[0] == "torch":
         word = str(value) if home is type(value) and home.__name__ == "dtype" else home.__name__
-        with suppress(TypeError):  # of a class that cannot do without its other fields
-            cls(**{name: word})  # it knows its names
+        with suppress(TypeError):  # of a class with other required fields
+            cls(**{name: word})  # raises with the valid names
 
 
 def type_hints(what: Any) -> Mapping[str, Any]:
-    """The annotations of a class or function, evaluated.
+    """Return the evaluated annotations of a class or function.
 
     Examples
     --------
@@ -130,14 +130,14 @@ def type_hints(what: Any) -> Mapping[str, Any]:
     return _cached_type_hints(what)
 
 
-@lru_cache(maxsize=1024)  # every recipe asks again
+@lru_cache(maxsize=1024)  # called for every recipe
 def _cached_type_hints(what: Any) -> Mapping[str, Any]:
     return MappingProxyType(get_type_hints(what))
 
 
 @lru_cache(maxsize=1024)
 def _adapter(hint: Any, _written: str) -> Any:
-    """What checks a value of a type. As it is written: int | str and str | int are equal."""
+    """Return the validator of a type, by its text: int | str and str | int are equal."""
     from pydantic import ConfigDict, TypeAdapter
 
     return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
@@ -146,12 +146,12 @@ def _adapter(hint: Any, _written: str) -> Any:
 def _adapter_of(hint: Any) -> Any:
     try:
         return _adapter(hint, repr(hint))
-    except TypeError:  # what an annotation holds need not be hashable
+    except TypeError:  # parts of an annotation need not be hashable
         return _adapter.__wrapped__(hint, "")
 
 
 def convert(hint: Any, value: Any, *, path: str) -> Any:
-    """A plain value as the annotated type, numbers and lists being taken generously."""
+    """Convert a plain value to the annotated type, with lenient rules for numbers and lists."""
     from pydantic import ValidationError
 
     nested = _dataclass_in(hint)
@@ -166,7 +166,7 @@ def convert(hint: Any, value: Any, *, path: str) -> Any:
     if isinstance(value, bool) and not _takes_bool(hint):
         raise bad(path, "a value that is not true or false", value)
     if isinstance(value, bool) and str in (kinds := (hint, *get_args(hint))) and bool not in kinds:
-        value = str(value).lower()  # the word: EWC has labels=true, which YAML reads otherwise
+        value = str(value).lower()  # a word: EWC has labels=true, which YAML reads as a boolean
     try:
         return _adapter_of(hint).validate_python(value)
     except ValidationError as error:
@@ -174,7 +174,7 @@ def convert(hint: Any, value: Any, *, path: str) -> Any:
 
 
 def _describe_expected(problem: Mapping[str, Any], value: Any) -> str:
-    """What a type wants, in words; of what a list wants, the value that came as one."""
+    """Describe the value that a type expects."""
     kind = str(problem["type"])
     if kind in ("tuple_type", "list_type", "sequence_str") and len(problem["loc"]) <= 1:
         return f"a list, such as {[value]!r}"
@@ -185,19 +185,19 @@ def _describe_expected(problem: Mapping[str, Any], value: Any) -> str:
 
 
 def _takes_bool(hint: Any) -> bool:
-    """Whether true and false are values of their own there, and not read as 1 and 0."""
+    """Return whether a type takes booleans as such, and not as 1 and 0."""
     return bool in (hint, *get_args(hint)) or not {int, float} & {hint, *get_args(hint)}
 
 
 def _dataclass_in(hint: Any) -> type[Any] | None:
-    """The dataclass among the alternatives of an annotation, if there is one."""
+    """Return the dataclass among the alternatives of an annotation, if there is one."""
     for part in (hint, *getattr(hint, "__args__", ())):
         if isinstance(part, type) and is_dataclass(part):
             return part
     return None
 
 
-# Durations as people write them.
+# Durations.
 
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -205,7 +205,7 @@ _PART = r"(\d+(?:\.\d+)?)\s*([smhd])"
 
 
 def parse_duration(duration: str | float, argument: str = "budget") -> float:
-    """Seconds in a duration such as 90s, 10m, 1h30m; a bare number counts seconds.
+    """Parse a duration such as 90s, 10m or 1h30m to seconds; a bare number is in seconds.
 
     Examples
     --------
@@ -228,7 +228,7 @@ def parse_duration(duration: str | float, argument: str = "budget") -> float:
 
 
 def format_duration(amount: float) -> str:
-    """A duration in words.
+    """Format a number of seconds as a duration.
 
     Examples
     --------

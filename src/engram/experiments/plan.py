@@ -1,4 +1,4 @@
-"""Plans: one run of the engine each, and the names under which its numbers are kept."""
+"""`Plan`, one run with the names under which it is recorded, and the planners that make plans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHARED_WEIGHTS_NOTE = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Plan:
-    """One run and the names under which its numbers are kept."""
+    """One run and the names under which its numbers are recorded."""
 
     run: Run
     content: Mapping[str, Any]  # the recipe as plain values
@@ -41,15 +41,15 @@ class Plan:
     probes: Mapping[str, Probe] = field(default_factory=dict)  # by name and hash of their source
     outside: OODData | None = None
 
-    @cached_property  # asked for at every step and stage of thousands of runs
+    @cached_property  # used at every step and stage of thousands of runs
     def key(self) -> tuple[str, int, str]:
         return self.recipe, self.run.seed, self.order
 
 
 class Planner:
-    """Makes plans; what experiments have in common is identified once.
+    """Makes plans; parts shared by experiments are identified once.
 
-    For one call only: between two calls, data and code may change.
+    Use it for one call only, since data and code may change between calls.
 
     Examples
     --------
@@ -62,15 +62,15 @@ class Planner:
     def __init__(self, root: str | None = None) -> None:
         self._outside = OODDataCache(root)
         self._known: dict[Any, Identity] = {}
-        self._alive: list[Any] = []  # objects are known by their ids, which must not come again
+        self._alive: list[Any] = []  # keeps objects alive, so that their ids stay unique
 
     def plans(
         self, one: Experiment, stream: Stream, *, orders: Mapping[str, Stream] | None = None
     ) -> list[Plan]:
-        """One plan per seed; for a study, per order (its name and the stream in it) and seed.
+        """Make one plan per seed; for a study, per order (name and stream) and seed.
 
-        The plans of a study share one id: the recipe's own, unless that has an order, from which
-        those of the study count.
+        The plans of a study share one id: the recipe's own, unless that has an order, to which
+        those of the study are relative.
         """
         check_average(one.average, sets=stream.labels == "set")
         if len(one.seeds) > 1 and is_built(one.model):
@@ -98,7 +98,7 @@ class Planner:
         ]  # fmt: skip
 
     def _identity(self, one: Experiment, stream: Stream, counted_from: str) -> Identity:
-        """Who the runs of an experiment over a stream are."""
+        """Identify an experiment over a stream."""
         parts = (one.method, one.model, one.training)
         made = stream.origin
         options = {} if made is None else made.options
@@ -117,20 +117,20 @@ class Planner:
 
 
 def make_plans(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]:
-    """Plans of several recipes; equal data and streams are built once and shared."""
+    """Make the plans of several recipes; equal data and streams are built once and shared."""
     return [plan for plans in make_plans_by_recipe(recipes, root) for plan in plans]
 
 
 def make_plans_by_recipe(recipes: Sequence[Recipe], root: str | None = None) -> list[list[Plan]]:
-    """As `make_plans`, a list for each recipe."""
+    """Make plans as `make_plans` does, in one list per recipe."""
     planner = RecipePlanner(root)
     return [planner.plan(recipe) for recipe in recipes]
 
 
 class RecipePlanner:
-    """Makes the plans of one recipe after the other; data and streams are kept.
+    """Makes the plans of recipes one by one, caching data and streams.
 
-    For one call only, as `Planner`.
+    Use it for one call only, like `Planner`.
 
     Examples
     --------
@@ -147,7 +147,7 @@ class RecipePlanner:
         self._built: dict[str, Stream] = {}
 
     def plan(self, recipe: Recipe) -> list[Plan]:
-        """The plans of a recipe."""
+        """Make the plans of a recipe."""
         source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
         if source not in self._loaded:
             self._loaded[source] = recipe.data(self.root)

@@ -1,5 +1,5 @@
-"""`Recipe`: stream, model, method, training and seeds as one frozen, checked description that is
-read from and written to YAML.
+"""`Recipe`: stream, model, method, training and seeds as one frozen, checked description, read
+from and written to YAML. `Experiment` is a recipe without its stream.
 """
 
 from __future__ import annotations
@@ -39,15 +39,12 @@ from engram.renamed import rename_fields
 from engram.streams.stream import Stream
 from engram.streams.task_orders import order_text
 
-# The pieces of an experiment besides its stream, checked: every way to a run begins here.
-
-
 AVERAGES = ("micro", "macro")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Experiment:
-    """Method, model, training and seeds, and what is kept of the runs.
+    """Checked description of runs without a stream: method, model, training, seeds, probes.
 
     Examples
     --------
@@ -64,16 +61,16 @@ class Experiment:
     average: str = "micro"
     label: str = ""
     probes: tuple[Probe, ...] = ()
-    outside: Any = None  # data that is never trained on, or a mapping that names some
+    outside: Any = None  # data that is never trained on, or a mapping that names it
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Experiment:
-        """From plain values or objects; what is left out has its default."""
+        """Build an experiment from plain values or objects; the rest has defaults."""
         return cls(**check_experiment(content))
 
 
 def check_experiment(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an `Experiment`, or an error that names what is wrong."""
+    """Check and complete the fields of an `Experiment`; errors name the wrong field."""
     method, detectors = build_method(content["method"]), build_detectors(content)
     keep = check_choice("keep", content.get("keep", "scores"), KEEP)
     if detectors and keep == "counts":
@@ -93,7 +90,7 @@ def check_experiment(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_label(value: Any) -> str:
-    """The name under which runs are shown; a recipe's file may give a number.
+    """Check the label under which runs are shown; in a recipe file it may be a number.
 
     Examples
     --------
@@ -106,7 +103,7 @@ def check_label(value: Any) -> str:
 
 
 def read_seeds(value: Any) -> tuple[int, ...]:
-    """A number of seeds, or the seeds themselves, each once.
+    """Read a number of seeds, or the seeds themselves, each once.
 
     Examples
     --------
@@ -120,14 +117,14 @@ def read_seeds(value: Any) -> tuple[int, ...]:
     seeds = [int(seed) if isinstance(seed, np.integer) else seed for seed in value]
     found = tuple(check_int(f"seeds[{i}]", seed) for i, seed in enumerate(seeds))
     twice = sorted({seed for seed in found if found.count(seed) > 1})
-    if twice:  # the same run again, which would count as one more in every mean
+    if twice:  # the same run would count twice in every mean
         raise bad("seeds", "every seed only once", f"{', '.join(map(str, twice))} more than once")
     return found
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Recipe(Experiment):
-    """Stream, model, method, training and seeds: nested, frozen, YAML and back.
+    """Complete description of runs: stream, model, method, training and seeds.
 
     Examples
     --------
@@ -142,17 +139,17 @@ class Recipe(Experiment):
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Recipe:
-        """A checked recipe from plain values."""
+        """Build a checked recipe from plain values."""
         _check_sections(content)
         return cls(stream=check_stream_section(content["stream"]), **check_experiment(content))
 
     @classmethod
     def read(cls, path: str | Path) -> Recipe:
-        """A recipe from a YAML file."""
+        """Read a recipe from a YAML file."""
         return cls.of(read_recipe(path))
 
     def plain(self) -> dict[str, Any]:
-        """Nested plain values; `of` takes them back."""
+        """Return nested plain values, the inverse of `of`."""
         return {
             "stream": to_plain(self.stream), "model": to_plain(self.model),
             "method": plain_method(self.method), "training": to_plain(self.training),
@@ -172,32 +169,32 @@ class Recipe(Experiment):
     def id(self) -> str:
         """The id under which runs of the recipe are recorded: runs with equal ids are comparable.
 
-        A hash of the experiment: contents of the data, which is read for it, source of own classes,
-        and all options; not of seeds, order, label, probes, outside set and what is kept.
+        A hash of the experiment: contents of the data (loaded for this), source of user classes
+        and all options; seeds, order, label, probes, outside set and `keep` do not count.
         """
         return identify(
             self.build_stream(), method=self.method, model=self.model, training=self.training,
             average=self.average,
         ).id  # fmt: skip
 
-    @cached_property  # a study of orders asks thousands of times
+    @cached_property  # used thousands of times in a study of orders
     def key(self) -> str:
-        """Hash of what the recipe says, names as they stand: it needs no data, and proves less."""
+        """Hash of the recipe with names unresolved: it needs no data, but proves less than `id`."""
         stream = {**(streams.SCENARIOS[self.stream["kind"]].__kwdefaults__ or {}), **self.stream}
         return options_hash({**self.plain(), "stream": stream, "model": plain_model(self.model)})
 
     @property
     def order(self) -> str:
-        """The stream's explicit order, or number of a published one, as text; "" for its own."""
+        """The stream's explicit order, or number of a published one, as text; "" for none."""
         defaults = streams.SCENARIOS[self.stream["kind"]].__kwdefaults__ or {}
         return order_text({**defaults, **self.stream})
 
     def data(self, root: str | None = None) -> Data:
-        """The recipe's data set."""
+        """Load the recipe's data set."""
         return load(self.stream["data"], root=root, **self.stream.get("data_options", {}))
 
     def build_stream(self, data: Data | None = None, *, root: str | None = None) -> Stream:
-        """The recipe's stream, over `data` where it is loaded already."""
+        """Build the recipe's stream, over `data` if that is loaded already."""
         data = self.data(root) if data is None else data
         stream = streams.SCENARIOS[self.stream["kind"]](data, **scenario_options(self.stream))
         balanced = balance_options(self.stream)
@@ -209,7 +206,7 @@ class Recipe(Experiment):
         return stream if cut is None else streams.make_search_stream(stream, **cut)
 
     def change(self, **values: Any) -> Recipe:
-        """The recipe with some sections replaced.
+        """Return the recipe with some sections replaced.
 
         Examples
         --------
@@ -220,7 +217,7 @@ class Recipe(Experiment):
         return replace(self, **values)
 
     def in_order(self, order: Sequence[int]) -> Recipe:
-        """The recipe with its classes in another order, which does not change its id.
+        """Return the recipe with its classes in another order, which does not change its id.
 
         Examples
         --------
@@ -230,12 +227,12 @@ class Recipe(Experiment):
         ('1-0-2', True)
         """
         found = self.change(stream={**self.stream, "order": list(order)})
-        found.__dict__["key"] = self.key  # which all orders share
+        found.__dict__["key"] = self.key  # shared by all orders
         return found
 
 
 def read_recipe(path: str | Path) -> dict[str, Any]:
-    """The plain values of a recipe file, without defaults filled in; `Recipe.of` checks them."""
+    """Read the plain values of a recipe file, unchecked and without defaults."""
     content: dict[str, Any] = read_yaml_file("recipe", path)
     _check_sections(content, f" {path}", ": ")
     if isinstance(training := content.get("training"), Mapping):
@@ -244,7 +241,7 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
 
 
 def _check_sections(content: Any, where: str = "", joint: str = ".") -> None:
-    """Refuse what is no recipe at all; `where` is the file it comes from."""
+    """Raise if content is no mapping of recipe sections; `where` is the file it comes from."""
     if not isinstance(content, Mapping):
         raise bad(f"recipe{where}", f"a mapping with sections {', '.join(SECTIONS)}", content)
     for name in content:
@@ -255,16 +252,16 @@ def _check_sections(content: Any, where: str = "", joint: str = ".") -> None:
             raise bad(f"recipe{where}{joint}{name}", "a section (it has no default)", "nothing")
 
 
-# The outside set of a recipe: rows that are never trained on, by which detectors are tuned.
+# The outside set of a recipe: rows that are never trained on, against which detectors are tuned.
 
 
 OOD_FIELDS = ("data", "data_options", "limit")
 
 
 def check_ood_section(given: Any) -> Any:
-    """A checked section: data, or a mapping with the name or path of some; None for none.
+    """Check an outside section: data, or a mapping with its name or path; None for none.
 
-    `limit` is the largest number of its rows that are used, see `OODData`.
+    `limit` is the largest number of rows used, see `OODData`.
 
     Examples
     --------
@@ -293,7 +290,7 @@ def check_ood_section(given: Any) -> Any:
 
 
 def plain_ood_section(section: Any) -> Any:
-    """The section as a recipe names it; data in memory by its name alone."""
+    """Convert the section to plain values; data in memory becomes its name."""
     if not isinstance(section, Data):
         return to_plain(section)
     if section.source is None:
@@ -303,15 +300,15 @@ def plain_ood_section(section: Any) -> Any:
 
 
 class OODDataCache:
-    """Outside sets, each loaded once."""
+    """Cache of outside sets, each loaded once."""
 
     def __init__(self, root: str | None = None) -> None:
         self.root = root
         self._known: dict[Any, OODData] = {}
-        self._checked: dict[tuple[int, int], Any] = {}  # with what keeps the ids taken
+        self._checked: dict[tuple[int, int], Any] = {}  # values keep the objects of the ids alive
 
     def find(self, section: Any, stream: Stream, probes: Iterable[Probe]) -> OODData | None:
-        """The set, if it suits the stream; an error if there is none and a probe needs it."""
+        """Return the set, checked for the stream; raises if there is none and a probe needs it."""
         if section is None:
             for probe in probes:
                 if probe.outside:

@@ -18,7 +18,7 @@ from engram.models.user_networks import is_user_network_name, load_maker, takes_
 
 DEFAULT_KIND = "class_incremental"
 DEFAULT_MODEL = "mlp"
-# what every stream section may have
+# fields that every stream section may have
 COMMON_STREAM_FIELDS = (
     "kind",
     "data",
@@ -31,7 +31,7 @@ COMMON_STREAM_FIELDS = (
 
 
 def stream_kind(section: Any) -> str:
-    """The scenario that a stream section names.
+    """Return the scenario that a stream section names.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def stream_kind(section: Any) -> str:
 
 
 def stream_options(kind: str) -> dict[str, Any]:
-    """The options of a scenario with their defaults; ``inspect.Parameter.empty`` for none.
+    """Return the options of a scenario with their defaults; ``inspect.Parameter.empty`` for none.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def stream_options(kind: str) -> dict[str, Any]:
 
 
 def check_stream_section(section: Any) -> dict[str, Any]:
-    """A stream section with its kind, or an error that names what is wrong with it.
+    """Check a stream section and add its kind; errors name the wrong field.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def check_stream_section(section: Any) -> dict[str, Any]:
 
 
 def balance_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How the classes of a stream are balanced by copies; None if they are not.
+    """Return the options for balancing classes by copies; None for no balancing.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def balance_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def search_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How a stream is cut for a search of hyper-parameters; None if it is not.
+    """Return the options for cutting a stream for a search of hyper-parameters; None for no cut.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def search_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _check_options(change: Any, given: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The options that a section gives to a function that changes streams, checked."""
+    """Check the options that a section gives to a function that changes streams."""
     hints = type_hints(change)
     known = list(inspect.signature(change).parameters)[1:]
     for name, value in given.items():
@@ -134,13 +134,13 @@ def _check_options(change: Any, given: Mapping[str, Any], path: str) -> dict[str
 
 
 def describe_missing_option(kind: str) -> str:
-    """What a scenario cannot do without, in words."""
+    """Describe the required options of a scenario."""
     shown = " ".join(f"--set '{k}={v}'" for k, v in streams.NEEDED[kind].items())
     return f"a value, which {kind} needs, such as {shown}"
 
 
 def scenario_options(section: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that a section gives to its scenario; wrong names and types are refused."""
+    """Check and convert the arguments that a section gives to its scenario."""
     kind = stream_kind(section)
     hints = type_hints(streams.SCENARIOS[kind])
     found = {}
@@ -150,13 +150,13 @@ def scenario_options(section: Mapping[str, Any]) -> dict[str, Any]:
         if name not in stream_options(kind):
             raise unknown(f"stream ({kind})", name, [*stream_options(kind), *COMMON_STREAM_FIELDS])
         checked = convert(hints[name], value, path=f"stream.{name}")
-        # A number written as text, such as 1e-3, which YAML takes for a word; else what was given.
+        # Numbers written as text, such as 1e-3, which YAML reads as a string, become numbers.
         found[name] = checked if isinstance(value, str) else value
     return found
 
 
 def check_model_section(section: Any) -> Any:
-    """A model section: a name, a mapping with a name and options, or (in Python) a module."""
+    """Check a model section: a name, a mapping with name and options, or (in Python) a module."""
     if section is None or isinstance(section, (bool, int, float, list, tuple)):
         raise bad("model", "the name of a model, or a mapping with a name", section)
     named = section.get("name") if isinstance(section, Mapping) else None
@@ -176,6 +176,6 @@ def check_model_section(section: Any) -> Any:
                 raise unknown(f"option of model {shown}", name, known)
         if "head" in section:
             check_head(section["head"])
-        if not check_freeze(section.get("freeze", False)):  # as if it had not been said
+        if not check_freeze(section.get("freeze", False)):  # same as leaving it out
             section = {key: value for key, value in section.items() if key != "freeze"}
     return dict(section) if isinstance(section, Mapping) else section

@@ -1,5 +1,5 @@
-"""Records what comes out of runs (rows, predictions, probes, ledgers, checkpoints), in memory or
-in a run directory.
+"""`Recorder`: records the results of runs (rows, predictions, probes, ledgers, checkpoints) in
+memory or in a run directory, and says where each run resumes.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from engram.records.stage_result import StageResult
 
 
 class Recorder:
-    """The records of some plans; without `out` they are kept in memory.
+    """Records of some plans; without `out` they are kept in memory.
 
-    An open `RunDirectory` in place of a path is a worker's, who records some runs after others of a
-    sweep: whoever began that has looked at all that the directory holds.
+    A worker, which records only some runs of a sweep, passes an open `RunDirectory` in place of a
+    path; the process that started it has checked the directory.
 
-    `open` are the plans that are not finished yet, those whose stages `add` expects.
+    `open` are the plans that are not finished yet, whose stages `add` expects.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Recorder:
         self._worker = isinstance(out, RunDirectory)
         self.folder = _open_directory(out)
         self.claims = None if self.folder is None else Claims(self.folder.path)
-        self.elsewhere: list[Plan] = []  # another process is at work on them
+        self.elsewhere: list[Plan] = []  # plans that another process is training
         self.checkpoints: Checkpoints | None = None
         self.saver: StepSaver | None = None
         self.open = self.plans
@@ -82,18 +82,18 @@ class Recorder:
             if rerun:
                 self._refuse_busy()
                 self.folder.supersede(plan.key for plan in plans)
-            # probes that were named since the runs were recorded
+            # measure with probes added since the runs were recorded
             reevaluate_runs(plans, self.folder, device=device, together=together)
             self.open = [plan for plan in plans if not self._finished(plan)]
             self._say_diverged()
             if not self.open and not self._worker:
-                with suppress(OSError):  # of a worker that died when all was recorded
+                with suppress(OSError):  # left by a worker that died after recording all
                     self.folder.tidy()
         self._rerun, self._deadline, self._every = rerun, deadline, checkpoint_every
         self._began, self._environment = time.perf_counter(), ""
         self._items: dict[tuple[str, str], EvaluationItems] = {}
         self._memory = MemoryRecords()
-        self._pending: list[StageResult] = []  # of runs whose group is not yet through
+        self._pending: list[StageResult] = []  # results whose group is not complete
         self.callback.begin(self.plans, len(self.plans) - len(self.open))
 
     def _finished(self, plan: Plan) -> bool:
@@ -101,7 +101,7 @@ class Recorder:
         return self.folder.ended(*plan.key, stages=len(plan.run.stream))
 
     def _say_diverged(self) -> None:
-        """A run that left all measure is finished, though it has no last stage."""
+        """Note the runs that diverged, which count as finished although they have no last stage."""
         assert self.folder is not None
         if lost := sum(self.folder.diverged(*plan.key) for plan in self.plans):
             runs = "a run diverged" if lost == 1 else f"{lost} runs diverged"
@@ -111,7 +111,7 @@ class Recorder:
 
     # -- while runs train ------------------------------------------------------------------------
     def prepare(self) -> None:
-        """Write down what is about to run, and make ready for its checkpoints."""
+        """Write recipes and items of the runs to train, and set up their checkpoints."""
         self._began = time.perf_counter()
         self._collect_items()
         if self.folder is None:
@@ -120,10 +120,10 @@ class Recorder:
             self.folder.tidy()
         with write_together():
             self._write_recipes_and_items(self.folder)
-        # now, in case the process is killed; at the end once more, with the time it took
+        # written now in case the process is killed, and again at the end with the time
         self._environment = self.folder.write_environment(environment(self.device))
         self.checkpoints = Checkpoints(self.folder, self.callback.note)
-        # of several ranks only this one saves: all of them stop between stages
+        # only this rank saves, so several ranks stop between stages
         deadline = None if distributed.current_ranks() else self._deadline
         self.saver = StepSaver(self.folder, self.open, self._every, self.callback.note, deadline)
         if self._rerun:
@@ -134,10 +134,10 @@ class Recorder:
             self._items[plan.recipe, plan.order] = EvaluationItems.of_stream(plan.run.stream)
 
     def _write_recipes_and_items(self, folder: RunDirectory) -> None:
-        """Recipes, and items, which explain stored predictions.
+        """Write recipes, and the items to which stored predictions belong.
 
-        A study of orders that keeps counts has none, and would write thousands of files before its
-        first step.
+        A study of orders that keeps counts stores no predictions, so it needs no items, which would
+        be thousands of files.
         """
         for where in {(p.recipe, p.order): 0 for p in self.open if p.keep != "counts"}:
             folder.write_items(*where, self._items[where])
@@ -147,9 +147,9 @@ class Recorder:
             folder.list_recipes(plan.recipe for plan in self.plans)
 
     def resume(self, place: int, learner: RunLearner) -> int:
-        """The state of an interrupted run into its learner; the next stage to train, or go on with.
+        """Load the state of an interrupted run into its learner; returns the stage to train next.
 
-        Probes that were named since find out what they would know by now.
+        States of probes added since are rebuilt from the records.
         """
         if self.folder is None or self.checkpoints is None or self.saver is None:
             return 0
@@ -165,7 +165,7 @@ class Recorder:
         return stages
 
     def _claim(self, plan: Plan) -> bool:
-        """Whether a run is ours to train: nobody else is at it, or has finished it meanwhile."""
+        """Claim a run; False if another process trains it, or has finished it meanwhile."""
         assert self.folder is not None and self.claims is not None  # noqa: PT018
         if not self.claims.take(run_id(*plan.key)):
             self.elsewhere.append(plan)
@@ -173,7 +173,7 @@ class Recorder:
         return not self._finished(plan)
 
     def _refuse_busy(self) -> None:
-        """Complain where another process trains what is to be run anew."""
+        """Raise if another process is training a run that is to be run again."""
         assert self.claims is not None
         busy = [plan for plan in self.plans if not self.claims.free(run_id(*plan.key))]
         if busy:
@@ -186,19 +186,19 @@ class Recorder:
         return f"{self.folder.path}: another process is training {which}"
 
     def release(self) -> None:
-        """Whatever happened: what was claimed is free for others."""
+        """Release all claims on runs."""
         if self.claims is not None:
             self.claims.close()
 
     def report_skipped_runs(self) -> None:
-        """After workers, who leave runs to others in silence: `say_elsewhere`."""
+        """Find the runs that workers skipped, and call `report_busy_runs`."""
         assert self.claims is not None
         self.elsewhere = [p for p in self.open if not self.claims.free(run_id(*p.key))]
         self.report_busy_runs()
 
     def report_busy_runs(self) -> None:
-        """Runs that were left to others and are not finished: never in silence."""
-        if self._worker:  # it has a few of the runs only; whoever started it says so once
+        """Note, or raise for, unfinished runs that another process is training."""
+        if self._worker:  # the process that started the workers reports once
             return
         busy = [plan for plan in self.elsewhere if not self._finished(plan)]
         if not busy:
@@ -210,25 +210,25 @@ class Recorder:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the process was told to end by a signal."""
+        """Whether a signal to end was received."""
         return self.saver is not None and self.saver.is_ending
 
     @property
     def nothing_pending(self) -> bool:
-        """Whether all that was added is recorded: no group has runs to come."""
+        """Whether all added results are written: no group is incomplete."""
         return not self._pending
 
     def save_on_signals(self) -> AbstractContextManager[None]:
-        """While this lasts, signals that end save what is going on, where there is a directory."""
+        """Return a context in which signals to end save the runs, if there is a directory."""
         return nullcontext() if self.saver is None else self.saver.save_on_signals()
 
     def progress(self, places: Sequence[int], stage: int) -> Callable[[int, int], None]:
-        """What to call after steps of a stage of runs that train together."""
+        """Return a function to call after steps of a stage of runs that train together."""
         here = [self.open[place] for place in places]
         return lambda done, total: self.callback.step(here, stage, done, total)
 
     def add(self, result: StageResult) -> None:
-        """A finished stage; those of a group are written when its last one is there."""
+        """Add a finished stage; the results of a group are written with its last one."""
         self._pending.append(result)
         if not result.last_of_group:
             return
@@ -236,7 +236,7 @@ class Recorder:
         plans = [self.open[one.run] for one in results]
         measure_results(results, plans)
         if self.checkpoints is not None and self.saver is not None:
-            # first: a recorded stage must never lack its checkpoint
+            # first, so that a recorded stage always has its checkpoint
             late = self._deadline is not None and time.monotonic() > self._deadline
             if self.checkpoints.save(results, plans, must=late or self.saver.due()):
                 self.saver.wait()
@@ -260,19 +260,19 @@ class Recorder:
         )  # fmt: skip
 
     def close(self) -> None:
-        """All that could be run has been: note the time, remove what nobody will go on from."""
+        """Finish: record the time, and remove checkpoints from which no run will resume."""
         if self.folder is not None and self.checkpoints is not None:
             self.checkpoints.close(self.open)
             seconds = time.perf_counter() - self._began
             facts = environment(self.device, seconds=seconds)
             self.folder.write_environment(facts, self._environment)
-            if not self._worker:  # which merges while it appends
+            if not self._worker:  # workers merge when they append
                 self.folder.merge_if_many()
-                self.folder.tidy()  # after workers that were killed
+                self.folder.tidy()  # remove files of workers that were killed
 
     # -- afterwards ------------------------------------------------------------------------------
     def result(self) -> Result:
-        """The runs of the plans, finished now or before, in the order of the plans."""
+        """Return the runs of the plans, finished now or before, in the order of the plans."""
         if self.folder is not None and self.folder.result_files():
             found = read(self.folder.path, recipes={plan.recipe for plan in self.plans})
         else:
@@ -284,14 +284,14 @@ def _open_directory(out: str | Path | RunDirectory | None) -> RunDirectory | Non
     return out if out is None or isinstance(out, RunDirectory) else RunDirectory(out)
 
 
-# What is recorded of finished stages besides their rows, and records without a directory.
+# Records of finished stages besides their rows, and records in memory.
 
 
-MODEL_BYTES = 512 << 20  # of models in memory, after which no further one is kept
+MODEL_BYTES = 512 << 20  # limit of all models kept in memory
 
 
 def collect_predictions(results: Sequence[StageResult], plans: Sequence[Plan]) -> list[Prediction]:
-    """What finished stages keep of their scores."""
+    """Make the stored predictions of finished stages."""
     kept = [_make_prediction(*pair) for pair in zip(results, plans, strict=True)]
     return [one for one in kept if one is not None]
 
@@ -306,7 +306,7 @@ def _make_prediction(result: StageResult, plan: Plan) -> Prediction | None:
 
 
 def _kept_network(learner: RunLearner, keep: str) -> dict[str, Any]:
-    """What is kept of a network besides its scores: all that probes named later may need."""
+    """Return what ``keep="parameters"`` stores of a network for probes added later."""
     if keep != "parameters":
         return {}
     exemplars = torch.stack(learner.exemplars[:4])
@@ -316,7 +316,7 @@ def _kept_network(learner: RunLearner, keep: str) -> dict[str, Any]:
 def list_probed_stages(
     results: Sequence[StageResult], plans: Sequence[Plan]
 ) -> list[dict[str, Any]]:
-    """Which probes have measured which stages."""
+    """List the probes that have measured each stage."""
     return [
         {**one.key._asdict(), "probes": list(plan.probes)}
         for one, plan in zip(results, plans, strict=True) if plan.probes
@@ -324,7 +324,7 @@ def list_probed_stages(
 
 
 def collect_ledgers(results: Sequence[StageResult]) -> list[dict[str, Any]]:
-    """What runs that are through have read."""
+    """Collect the access ledgers of runs that have ended."""
     return [
         {
             "recipe": one.recipe, "label": one.label, "seed": one.seed, "order": one.order,
@@ -335,7 +335,7 @@ def collect_ledgers(results: Sequence[StageResult]) -> list[dict[str, Any]]:
 
 
 class MemoryRecords:
-    """The records of runs that have no directory."""
+    """Records of runs without a directory."""
 
     def __init__(self) -> None:
         self._rows: list[Rows] = []
@@ -346,7 +346,7 @@ class MemoryRecords:
         self._model_bytes = 0
 
     def append(self, results: Sequence[StageResult], plans: Sequence[Plan]) -> None:
-        """Finished stages, and their plans."""
+        """Add finished stages with their plans."""
         self._rows += [one.rows for one in results]
         self._predictions += collect_predictions(results, plans)
         self._arrays += stored_arrays(results)
@@ -354,7 +354,7 @@ class MemoryRecords:
         self._keep_models(results, plans)
 
     def _keep_models(self, results: Sequence[StageResult], plans: Sequence[Plan]) -> None:
-        """Models, as long as they are not too much for the memory."""
+        """Keep the models of finished runs, up to `MODEL_BYTES`."""
         for result, plan in select_models(results, plans):
             if self._model_bytes < MODEL_BYTES:
                 run, key = plan.run, RunKey(*plan.key)
@@ -369,7 +369,7 @@ class MemoryRecords:
         items: Mapping[tuple[str, str], EvaluationItems],
         device: torch.device,
     ) -> Result:
-        """All of it."""
+        """Build a result from all records."""
         return Result(
             Rows.join(self._rows).frame(),
             recipes={plan.recipe: dict(plan.content) for plan in plans},

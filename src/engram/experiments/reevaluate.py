@@ -1,5 +1,5 @@
-"""Evaluate probes that were named after the training, from the recorded stages, and read which
-stages were measured.
+"""Evaluation of probes added after training, from recorded stages, and the index of the stages
+that each probe has measured.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from engram.records.run_directory import new_part
 from engram.records.stage_result import StageResult
 from engram.records.tombstones import Key, Tombstones, write_mark
 
-MOST_RUNS_AT_ONCE = 256  # runs whose scores are held at the same time
+MOST_RUNS_AT_ONCE = 256  # runs whose scores are in memory at the same time
 
 
 @dataclass
 class _RecordedRun:
-    """A run of which some stages are recorded, and the probes that have not seen them."""
+    """A run with recorded stages, and the probes that have not measured them."""
 
     plan: Plan
     probes: Mapping[str, Probe]
@@ -44,7 +44,7 @@ class _RecordedRun:
 
 
 class _RunRecords:
-    """What a run directory holds of the runs."""
+    """Records of runs in a run directory, as probes need them."""
 
     def __init__(self, folder: RunDirectory) -> None:
         self.result = read(folder.path)
@@ -55,11 +55,11 @@ class _RunRecords:
         return self.result.predictions.get(*plan.key, stage)
 
     def whole(self, plan: Plan, stage: int) -> bool:
-        """Whether the run had not diverged in a stage."""
+        """Return whether the run had not diverged by a stage."""
         return stage < self._diverged.get(plan.key, stage + 1)
 
     def facts(self, plan: Plan, stage: int) -> dict[str, float]:
-        """Seconds, steps and bytes of a stage."""
+        """Return seconds, steps and bytes of a stage."""
         if plan.key not in self._facts:
             recipe, seed, order = plan.key
             frame = self.result.select(recipe=recipe, seed=seed, order=order).frame()
@@ -73,12 +73,12 @@ class _RunRecords:
 def reevaluate_runs(
     plans: Sequence[Plan], folder: RunDirectory, *, device: Any, together: Any
 ) -> int:
-    """Measure what finished stages of the plans lack, without training; how many runs lacked it."""
+    """Run missing probes on finished stages without training; returns the number of runs."""
     if not any(plan.probes for plan in plans):
         return 0
     known = read_measured_stages(folder)
     past: list[_RecordedRun] = []
-    changed: dict[str, list[Any]] = {}  # runs by the name of a probe of another version
+    changed: dict[str, list[Any]] = {}  # name of a probe with another version: runs
     for plan in plans:
         stages = sorted(folder.finished(*plan.key))
         seen = known.get(plan.key, {})
@@ -101,7 +101,7 @@ def reevaluate_runs(
 def rebuild_probe_states(
     plan: Plan, probes: Mapping[str, Probe], stages: int, folder: RunDirectory, device: Any
 ) -> dict[str, Any]:
-    """What probes kept after the first stages of a run, found anew from its records."""
+    """Recompute the states of probes after the first stages of a run from its records."""
     records = _RunRecords(folder)
     past = [_RecordedRun(plan, probes, list(range(stages)), {})]
     _check(past, records)
@@ -112,7 +112,7 @@ def rebuild_probe_states(
 
 
 def _check(past: Sequence[_RecordedRun], records: _RunRecords) -> None:
-    """Complain before anything is measured."""
+    """Raise if records are missing, before anything is measured."""
     for one in past:
         plan = one.plan
         for stage in one.stages:
@@ -131,7 +131,7 @@ def _check(past: Sequence[_RecordedRun], records: _RunRecords) -> None:
 
 
 def _find_missing(one: _RecordedRun, kept: Prediction | None) -> tuple[str, str, str] | None:
-    """What is missing of a recorded stage, what to keep to have it, and for which probe."""
+    """Return what a recorded stage lacks, which `keep` stores it, and the probe that needs it."""
     for probe in one.probes.values():
         if probe.needs and (kept is None or kept.parameters is None):
             return "the parameters", "parameters", probe.name
@@ -143,7 +143,7 @@ def _find_missing(one: _RecordedRun, kept: Prediction | None) -> tuple[str, str,
 def _group_recorded_runs(
     past: Sequence[_RecordedRun], device: Any, together: Any
 ) -> list[list[_RecordedRun]]:
-    """Runs to be seen together; with networks, those that train together."""
+    """Group runs to measure together; with networks, those that train together."""
     bare = [one for one in past if not one.needs]
     found = [bare[i : i + MOST_RUNS_AT_ONCE] for i in range(0, len(bare), MOST_RUNS_AT_ONCE)]
     rest = [one for one in past if one.needs]
@@ -183,7 +183,7 @@ def _entry(one: _RecordedRun, **more: Any) -> dict[str, Any]:
 def _measure(
     part: Sequence[_RecordedRun], stage: int, records: _RunRecords
 ) -> dict[tuple[str, int, str], StageResult]:
-    """What a stage gave to those runs that had not diverged, with what their probes find."""
+    """Restore and measure a stage of the runs that had not diverged."""
     chosen = [one for one in part if records.whole(one.plan, stage)]
     results = _restore_results(chosen, stage, records)
     with probe_numerics(_precision(part)):
@@ -194,14 +194,14 @@ def _measure(
 
 
 def _precision(part: Sequence[_RecordedRun]) -> str:
-    """Of networks that are looked at together, which have trained in the same way."""
+    """Return the precision of runs that are measured together, which they share."""
     return part[0].plan.run.training.precision
 
 
 def _restore_results(
     part: Sequence[_RecordedRun], stage: int, records: _RunRecords
 ) -> list[StageResult]:
-    """The results of a stage, filled from what was kept of it."""
+    """Restore the results of a stage from its records."""
     kept = [records.kept(one.plan, stage) for one in part]
     learners = [
         _restore_learner(one.learner, own, stage)
@@ -209,13 +209,13 @@ def _restore_results(
         if one.learner is not None and own is not None
     ]
     features: list[Any] = [None] * len(part)
-    if any("features" in one.needs for one in part):  # then all have networks
-        plain = [Method()] * len(part)  # its scores are not used
+    if any("features" in one.needs for one in part):  # all have networks then
+        plain = [Method()] * len(part)  # only features are used
         with training_numerics(_precision(part)):
             features = [one.features for one in evaluate(learners, plain, features=True)]
     results = []
     for one, own, seen in zip(part, kept, features, strict=True):
-        assert own is not None  # `_check` has looked
+        assert own is not None  # ensured by `_check`
         run, items = one.plan.run, EvaluationItems.of_stream(one.plan.run.stream)
         result = StageResult(
             stage=stage, stream=run.stream, method=run.method, seed=run.seed, items=items,
@@ -229,7 +229,7 @@ def _restore_results(
 
 
 def _restore_learner(learner: RunLearner, kept: Prediction, stage: int) -> RunLearner:
-    """The learner with the parameters, buffers and exemplars that were kept after a stage."""
+    """Load the parameters, buffers and exemplars kept after a stage into a learner."""
     learner.enter(stage)
     learner.vector = torch.tensor(kept.parameters).to(learner.vector)
     stored = kept.buffers or {}
@@ -242,11 +242,11 @@ def _restore_learner(learner: RunLearner, kept: Prediction, stage: int) -> RunLe
     return learner
 
 
-# Which probes have measured which stages of a run directory.
+# The index of measured stages.
 
 
 def read_measured_stages(folder: RunDirectory) -> dict[Key, dict[str, set[int]]]:
-    """Stages by run and by the key of the probe, ``name@version``."""
+    """Read the measured stages by run and by the key of the probe, ``name@version``."""
     found: dict[Key, dict[str, set[int]]] = {}
     marks = Tombstones.read(folder.path).metrics
     documents, _ = folder.documents("probes")
@@ -261,7 +261,7 @@ def read_measured_stages(folder: RunDirectory) -> dict[Key, dict[str, set[int]]]
 
 
 def probe_name(key: str) -> str:
-    """The name of a probe, with which its metrics begin.
+    """Return the name of a probe, the prefix of its metrics, from its key.
 
     Examples
     --------
@@ -272,5 +272,5 @@ def probe_name(key: str) -> str:
 
 
 def discard_measurements(folder: RunDirectory, runs: Iterable[Key], name: str) -> None:
-    """Let what a probe has said about some runs count no more; nothing is deleted."""
+    """Mark a probe's records of some runs as superseded; nothing is deleted."""
     write_mark(folder.path, new_part(), runs, metrics=f"{name}/")

@@ -1,4 +1,4 @@
-"""`engram.run`: methods, a stream, and what they remember."""
+"""`engram.run`: train one or more methods on a stream."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def run(
             "stream", f"a stream or data, such as {_suggest_data(stream)}", _name_or_type(stream)
         )
     for words in (describe_repeats(stream), describe_scales(stream)):
-        if words:  # said, not refused: a benchmark may be so
+        if words:  # a warning, not an error: a benchmark may intend this
             warnings.warn(words, stacklevel=3)
     rest = {
         "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
@@ -132,7 +132,7 @@ def run(
 
 
 def _suggest_data(what: Any) -> str:
-    """How something that is no data yet becomes some."""
+    """Suggest how to make `Data` of an object."""
     if isinstance(what, str):
         return f"engram.load({what!r})"
     if hasattr(what, "columns"):  # a table
@@ -144,12 +144,12 @@ def _suggest_data(what: Any) -> str:
 
 
 def _name_or_type(what: Any) -> Any:
-    """A name as it is, of all else the type: arrays fill the screen."""
+    """Return a string as it is, and the type of anything else, for a short message."""
     return what if what is None or isinstance(what, (str, int)) else type(what).__name__
 
 
 def _list_methods(method: Any) -> list[Any]:
-    """The methods that are meant by one of them, or by a list."""
+    """Return one method or a list of methods as a list."""
     one = isinstance(method, (Method, str, Mapping, type)) or not isinstance(method, Iterable)
     found = [method] if one else list(method)
     if not found:
@@ -158,7 +158,7 @@ def _list_methods(method: Any) -> list[Any]:
 
 
 def _check_names(training: Mapping[str, Any], method: Any, model: Any) -> None:
-    """Complain of a name that is far from all fields of `Training`: it may be another argument."""
+    """Raise for a name far from all fields of `Training`, with a hint at other arguments."""
     known = [field.name for field in fields(Training)]
     for name in training:
         if name not in known and suggest_name(name, known) is None:
@@ -168,7 +168,7 @@ def _check_names(training: Mapping[str, Any], method: Any, model: Any) -> None:
 
 
 def _misplaced_option_error(name: str, method: Any, model: Any) -> BadArgument | None:
-    """The error for an option of a method, a model or a stream, which has a place of its own."""
+    """Make the error for an option of a method, model or stream given as an argument of `run`."""
     kind = class_incremental.__name__
     places = {f"engram.{kind}(data, {name}=...)": tuple(stream_options(kind))}
     if isinstance(model, str):

@@ -1,4 +1,4 @@
-"""Run plans through the engine, on one process or several ranks, and record what comes out."""
+"""`execute`: train plans by the engine, in one process or several ranks, and record the results."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def execute(
     group_size: int = 0,
     rerun: bool = False,
 ) -> Recorder:
-    """Run what is not finished yet; the ``result()`` of what is returned holds all plans' runs.
+    """Train the plans that are not finished, and return a recorder with the runs of all plans.
 
-    With `out`, finished stages are never run again and an interrupted run goes on after its last
-    checkpoint; with `rerun` all are run anew. `deadline` (``time.monotonic``) stops cleanly between
-    groups of runs, and with `out` inside a task, which is saved there. `compile`, `deterministic`,
+    With `out`, finished stages are never run again and an interrupted run resumes at its last
+    checkpoint; `rerun` repeats all of them. `deadline` (``time.monotonic``) stops cleanly between
+    groups of runs and, with `out`, within a task, which is saved. `compile`, `deterministic`,
     `checkpoint_every` and `rerun`: see `engram.run`.
     """
     for name, value in (("compile", compile), ("deterministic", deterministic), ("rerun", rerun)):
@@ -86,17 +86,17 @@ def execute(
                         break
             recorder.close()
             if ranks is not None and not recorder.is_ending:
-                ranks.broadcast(None)  # all is written
+                ranks.broadcast(None)  # wait until all is written
         finally:
             recorder.release()
     if recorder.saver is not None and recorder.is_ending:
-        recorder.saver.end()  # told so while nothing trained; who called must not go on either
+        recorder.saver.end()  # the signal came between groups; the caller must end as well
     recorder.report_busy_runs()
     return recorder
 
 
 def _check_runs(plans: Sequence[Plan]) -> None:
-    """Refuse what cannot be trained."""
+    """Raise if a plan cannot be trained."""
     for run in {(id(p.run.stream), id(p.run.method)): p.run for p in plans}.values():
         check_exemplars(run)
         check_data_was_read(run)
@@ -109,9 +109,9 @@ def _prepare_runs(
     plans: Sequence[Plan], out: Out, ranks: Ranks | None, how: dict[str, Any],
     kept: dict[str, Any],
 ) -> tuple[Recorder, Engine | None]:  # fmt: skip
-    """The records of plans, and the engine for those that are not finished, if there are any.
+    """Make the recorder of plans, and the engine for those that are not finished, if any.
 
-    `how` they train, and how results are `kept`. Several ranks train run by run.
+    `how` has options of the engine, `kept` options of the recorder. Several ranks train run by run.
     """
     if ranks is not None:
         how = {**how, "device": ranks.device, "together": False}
@@ -133,7 +133,7 @@ def _prepare_runs(
 
 
 def check_data_was_read(run: Run) -> None:
-    """Refuse data of which only an index is known: its pictures are blank."""
+    """Raise for data loaded as an index, whose pictures are blank."""
     if is_unread(run.stream.data):
         how = "lazy=True, or packed=FILE"
         expected = f"pictures that were read (the option {how}); an index is for plans alone"
@@ -141,7 +141,7 @@ def check_data_was_read(run: Run) -> None:
 
 
 def _check_probes(plans: Sequence[Plan], engine: Engine) -> None:
-    """Refuse runs that their probes cannot measure, before anything is trained."""
+    """Raise for runs that their probes cannot measure, before anything is trained."""
     known: set[tuple[str, str]] = set()
     for plan in plans:
         for key, probe in plan.probes.items():
@@ -153,18 +153,18 @@ def _check_probes(plans: Sequence[Plan], engine: Engine) -> None:
 # Large studies and Python's garbage collector.
 
 
-MANY_RUNS = 256  # runs from which on it is worth a look at all objects
+MANY_RUNS = 256  # runs from which on freezing pays
 
 
 @contextmanager
 def freeze_garbage(runs: int) -> Iterator[None]:
-    """While many runs train, the collector passes over what was there before them.
+    """Exclude existing objects from garbage collection while many runs train.
 
     Plans, streams and modules of thousands of runs are a million objects that live to the end. The
-    collector goes through all of them again whenever a stage has made a quarter as many, which
-    takes longer than to record the stage.
+    collector visits all of them again whenever a stage has made a quarter as many, which
+    takes longer than recording the stage.
     """
-    if runs < MANY_RUNS or gc.get_freeze_count():  # somebody else has settled it
+    if runs < MANY_RUNS or gc.get_freeze_count():  # the caller may have frozen already
         yield
         return
     gc.collect()
@@ -175,18 +175,18 @@ def freeze_garbage(runs: int) -> Iterator[None]:
         gc.unfreeze()
 
 
-# What the ranks of a job do about records: rank 0 reads and writes, the others hear of it.
+# Several ranks: rank 0 reads and writes records, the others follow.
 
 
 class _SilentCallback(Callback):
-    """Rank 0 speaks for all."""
+    """A callback that shows nothing: only rank 0 reports."""
 
     def note(self, text: str) -> None:
         pass
 
 
 class ReadOnlyRecorder(Recorder):
-    """The recorder of a rank that does not write: it keeps results where no directory does."""
+    """Recorder of a rank that does not write; without a directory it keeps results in memory."""
 
     def __init__(
         self, plans: Sequence[Plan], out: str | Path | RunDirectory | None, **options: Any
@@ -201,11 +201,11 @@ class ReadOnlyRecorder(Recorder):
             super().add(result)
 
     def save_on_signals(self) -> AbstractContextManager[None]:
-        """A signal to end is for rank 0, which saves; this rank goes on until that one is gone."""
+        """Ignore signals to end: rank 0 saves, and this rank ends after it."""
         return _ignore_signals()
 
     def result(self) -> Result:
-        """What rank 0 has written, or the same in memory."""
+        """Return what rank 0 has written, or the results in memory."""
         if self._shared is None:
             return super().result()
         return read(self._shared, recipes={plan.recipe for plan in self.plans})
@@ -229,20 +229,20 @@ def make_recorder(
     ranks: Ranks | None, plans: Sequence[Plan], out: str | Path | RunDirectory | None,
     **options: Any,
 ) -> Recorder:  # fmt: skip
-    """Rank 0 has the directory."""
+    """Make the recorder of this rank; only that of rank 0 writes to the directory."""
     kind = Recorder if ranks is None or ranks.rank == 0 else ReadOnlyRecorder
     return kind(plans, out, **options)
 
 
 def broadcast_open_plans(ranks: Ranks, recorder: Recorder) -> None:
-    """Let all train the plans that rank 0 found open."""
+    """Send the open plans of rank 0 to all ranks."""
     known = {id(plan): place for place, plan in enumerate(recorder.plans)}
     places = ranks.broadcast([known[id(plan)] for plan in recorder.open])
     recorder.open = [recorder.plans[place] for place in places]
 
 
 def broadcast_resume(ranks: Ranks, recorder: Recorder) -> Callable[[int, RunLearner], int]:
-    """The state that rank 0 finds for a run goes to all of them."""
+    """Return a `resume` that sends the state found by rank 0 to all ranks."""
 
     def resume(place: int, learner: RunLearner) -> int:
         with distributed.without_ranks():
@@ -255,11 +255,8 @@ def broadcast_resume(ranks: Ranks, recorder: Recorder) -> Callable[[int, RunLear
     return resume
 
 
-# Runs whose passes several ranks share: what cannot be is refused by name.
-
-
 def check_ranks(engine: Engine, ranks: Ranks) -> None:
-    """Refuse runs that would not give the numbers of one process, before anything is trained."""
+    """Raise for runs whose numbers would differ from those of one process."""
     if engine.compile:
         raise bad("compile", "False where several processes share a run", True)
     for run in engine.runs:

@@ -1,5 +1,5 @@
-"""`engram.search`: choose hyper-parameters on validation rows of the first tasks; the trials,
-their file, and the best of them.
+"""`engram.search`: choose hyper-parameters on validation rows of the first tasks; `Search`, its
+result, with the trials and their file.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def search(
 
 @dataclass(kw_only=True)
 class _SearchLoop:
-    """A search that is going on."""
+    """A search in progress."""
 
     subject: SearchSubject
     ranges: tuple[Range, ...]
@@ -176,14 +176,14 @@ class _SearchLoop:
     results: list[Result] = field(default_factory=list)
 
     def check(self) -> None:
-        """Complain about a directory or an experiment that will not do."""
+        """Raise if the directory or the experiment is unsuitable."""
         if self.out is not None and self.out.is_dir():
             read_recorded_recipes(RunDirectory(self.out, create=False))
         _, plans = self.subject.trial({})
         check_exemplars(plans[0].run)
 
     def until(self, wanted: int, size: int) -> Search:
-        """Go on until so many trials are there, or there is no time left."""
+        """Run batches of trials until there are `wanted` trials, or the deadline has passed."""
         began, file = time.monotonic(), self._file()
         batch, before = file.read()
         if not batch:
@@ -212,7 +212,7 @@ class _SearchLoop:
         return found
 
     def _file(self) -> TrialFile:
-        """The file of this search: another question has another."""
+        """Open the trial file of this search; its name depends on the question."""
         _, plans = self.subject.trial({})
         question = {
             "recipe": plans[0].recipe, "seeds": [plan.run.seed for plan in plans],
@@ -228,12 +228,12 @@ class _SearchLoop:
         self.results.append(result)
 
     def _result(self) -> Result:
-        """The runs of all trials; a directory is read once, for its files are about all of them."""
+        """Return the runs of all trials; a directory is read once for all of them."""
         runs = [run for one in self.results for run in one.runs]
         return combine(self.results) if self.out is None else read(self.out).of_runs(runs)
 
     def _next(self, count: int) -> list[Trial]:
-        """Further trials; none where enough are there, or all values were tried."""
+        """Propose further trials; none if all values were tried."""
         if count < 1:
             return []
         if not self.trials and self.sampler == "tpe":
@@ -248,18 +248,18 @@ class _SearchLoop:
         return [Trial(number=number + i, batch=batch, values=v) for i, v in enumerate(values)]
 
 
-# What is searched over: an experiment, with other values in some of its places.
+# The subject of a search: an experiment in which some values vary.
 
 
-NOT_SEARCHED = ("seeds", "keep", "average", "label", "search")  # no hyper-parameters
-NOT_IN_TRIALS = ("probes", "detectors", "outside")  # not in trials: they are for the chosen setting
+NOT_SEARCHED = ("seeds", "keep", "average", "label", "search")  # not hyper-parameters
+NOT_IN_TRIALS = ("probes", "detectors", "outside")  # used with the chosen setting only
 FIRST_TASKS = 3
 
 
 class SearchSubject:
-    """An experiment over a stream, cut for the search: its first tasks, judged on validation rows.
+    """An experiment over a stream, cut for the search to its first tasks and validation rows.
 
-    `content` is a recipe in plain values, or without its stream where `stream` is one in memory.
+    `content` is a recipe in plain values, without its stream section if `stream` is given.
     """
 
     def __init__(
@@ -279,13 +279,13 @@ class SearchSubject:
         return self._recipes.plan(Recipe.of(self._with({}, trial=True)))[0].run.stream
 
     def experiment(self, values: Mapping[str, Any], label: str = "") -> Experiment:
-        """The experiment with these values, over the whole stream: a Recipe where it can be one."""
+        """Return the experiment with these values over the whole stream, a `Recipe` if possible."""
         made = self._with(values, trial=False)
         made["label"] = label or made.get("label", "")
         return Recipe.of(made) if self.stream is None else Experiment.of(made)
 
     def trial(self, values: Mapping[str, Any]) -> tuple[Experiment, list[Plan]]:
-        """The experiment of a trial, over the first tasks, and its runs."""
+        """Return the experiment of a trial, over the first tasks, and its plans."""
         made = self._with(values, trial=True)
         base = str(made.get("label") or _method_title(made["method"]))
         made["label"] = " ".join(
@@ -300,9 +300,9 @@ class SearchSubject:
         return recipe, self._recipes.plan(recipe)
 
     def check(self, one: Range) -> Range:
-        """The range, of whole numbers where only those will do; refused where an end will not do.
+        """Check that the ends of a range are valid; make it whole if the field needs whole numbers.
 
-        Whether a field takes fractions is asked of the field.
+        The field itself decides whether it takes fractions.
         """
         if one.key.removeprefix("stream.").split(".")[0] in (*NOT_SEARCHED, *NOT_IN_TRIALS):
             raise bad("ranges", "fields of the method, model, training or stream", one.key)
@@ -333,7 +333,7 @@ class SearchSubject:
 
 
 def last_part(key: str) -> str:
-    """The last part of a key.
+    """Return the last part of a key.
 
     Examples
     --------
@@ -344,14 +344,14 @@ def last_part(key: str) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value in a label."""
+    """Format a value for a label."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def make_subject(
     what: Any, given: Mapping[str, Any], *, tasks: int | None, on: str, root: str | None
 ) -> SearchSubject:
-    """The subject of a search: a recipe, or a stream and what `engram.run` takes beside it."""
+    """Make the subject of a search from a recipe, or a stream and arguments of `engram.run`."""
     cut: dict[str, Any] = {"tasks": tasks, "on": on, "root": root}
     if isinstance(what, Data):
         what = class_incremental(what)
@@ -378,13 +378,13 @@ def make_subject(
 
 
 def _method_title(method: Mapping[str, Any]) -> str:
-    """What a method is called in labels, whatever its values."""
+    """Return the name of a method in labels, without its values."""
     parts = [_method_title(part) for part in method.get("parts", ())]
     return " + ".join(parts) or str(method["name"]).rsplit(":", 1)[-1]
 
 
 def _method_mapping(method: Any) -> Any:
-    """A method as a mapping, so that values can be put into it."""
+    """Convert a method to a mapping in which values can be set."""
     if not isinstance(method, Method):
         return expand_method(method)
     plain = plain_method(method)
@@ -397,30 +397,30 @@ def _method_mapping(method: Any) -> Any:
     return plain
 
 
-# What a search has found, and at what cost.
+# The result of a search.
 
 
-ON_TEST = "chosen on test rows"  # what labels say where it is so
+ON_TEST = "chosen on test rows"  # added to labels
 MINIMISED = ("forgetting", "intransigence", "forgetting_bound")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Search:
-    """Trials, the best of them, what they cost, and the setting to go on with.
+    """Result of a search: the trials, the best of them, and their cost.
 
     Parameters
     ----------
     trials
-        All trials in the order in which they were asked for.
+        All trials in the order in which they were proposed.
     metric
-        What they are compared by, after the last of the first `tasks`.
+        The metric by which they are compared, after the last of the first `tasks`.
     on
-        The rows that decided: ``valid`` or ``test``.
+        The rows on which the metric is computed: ``valid`` or ``test``.
     result
-        The runs of all trials. They are judged on validation rows: its accuracies are no test
+        The runs of all trials, evaluated on validation rows: its accuracies are no test
         accuracies, unless `on` is ``test``.
     seconds
-        What the search took on the clock, all calls together.
+        Wall-clock time of the search, over all calls.
     """
 
     ranges: tuple[Range, ...]
@@ -436,17 +436,17 @@ class Search:
 
     @property
     def maximize(self) -> bool:
-        """Whether more of the metric is better."""
+        """Whether a higher value of the metric is better."""
         return self.metric not in MINIMISED
 
     @property
     def complete(self) -> bool:
-        """Whether every trial has come to its end."""
+        """Whether every trial is finished."""
         return all(one.is_finished for one in self.trials)
 
     @property
     def best(self) -> Trial:
-        """The trial with the best value; of equal ones the first."""
+        """The trial with the best value, the first of equal ones."""
         known = [one for one in self.trials if one.value is not None]
         if not known:
             raise EngramError("no trial of the search succeeded, so none can be chosen")
@@ -467,10 +467,10 @@ class Search:
     def _label(self) -> str:
         if self.on != "test":
             return ""
-        return f"{self.best.label}, {ON_TEST}"  # whoever sees its numbers must know
+        return f"{self.best.label}, {ON_TEST}"  # its numbers are biased
 
     def run(self, *, out: str | Path | None = None, **how: Any) -> Result:
-        """Run the chosen setting on the whole stream, judged on its test rows.
+        """Run the chosen setting on the whole stream, evaluated on its test rows.
 
         `how` as in `engram.run`: device, together, compile, deterministic, checkpoint_every,
         callback, rerun.
@@ -484,7 +484,7 @@ class Search:
         return execute(plans, out=out, **how).result()
 
     def table(self) -> pd.DataFrame:
-        """One line per trial: its values, the metric, and what it cost."""
+        """Tabulate the trials: values, metric and cost."""
         import pandas as pd
 
         rows = [
@@ -497,13 +497,13 @@ class Search:
         return pd.DataFrame(rows).set_index("trial")
 
     def curve(self, key: str) -> pd.DataFrame:
-        """How the metric responds to one of the values, along it."""
+        """Tabulate the metric against one of the values, sorted by it."""
         found: pd.DataFrame = self.table()[[key, self.metric, "std"]].sort_values(key)
         return found
 
     @property
     def cost(self) -> Mapping[str, float]:
-        """Trials, runs, steps, their seconds of training, and seconds on the clock."""
+        """Return numbers of trials, runs and steps, seconds of training, and wall-clock seconds."""
         return {
             "trials": len(self.trials), "runs": sum(one.runs for one in self.trials),
             "steps": sum(one.steps for one in self.trials),
@@ -511,7 +511,7 @@ class Search:
         }  # fmt: skip
 
     def _equals(self) -> list[str]:
-        """A line on trials that are exactly as good as the best: the first of them was taken."""
+        """Describe the trials exactly as good as the best, of which the first is chosen."""
         ended = sum(one.value is not None for one in self.trials)
         equal = sum(one.value == self.best.value for one in self.trials)
         if equal == ended > 1:
@@ -546,7 +546,7 @@ class Search:
     __repr__ = __str__
 
 
-# Trials, and the file of a run directory that knows which values were tried.
+# Trials, and their file in a run directory.
 
 
 FOLDER = "searches"
@@ -555,7 +555,7 @@ FORMAT = "engram-search-1"
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Some values, and what came of them.
+    """Values that were tried, with the outcome.
 
     Parameters
     ----------
@@ -580,12 +580,12 @@ class Trial:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to train."""
+        """Whether the trial has nothing left to train."""
         return self.value is not None or self.diverged > 0
 
 
 def add_results(trials: Sequence[Trial], result: Result, metric: str) -> list[Trial]:
-    """The trials with what a result says of them."""
+    """Return the trials with their outcomes taken from a result."""
     values, broken = result.metric(metric), set(result.diverged)
     frame, arranged = result._frame, result._arranged
     seconds, steps = (reduce_stages(frame, arranged, name, "sum") for name in ("seconds", "steps"))
@@ -606,26 +606,26 @@ def add_results(trials: Sequence[Trial], result: Result, metric: str) -> list[Tr
 
 
 class TrialFile:
-    """What a search has asked for, kept in its run directory; without one, in memory only."""
+    """The trials of a search, stored in its run directory; without one, in memory."""
 
     def __init__(self, out: Path | None, key: str, question: Mapping[str, Any]) -> None:
         self.path = None if out is None else out / FOLDER / f"{key}.json"
         self.question = dict(question)
 
     def read(self) -> tuple[list[Trial], float]:
-        """The trials so far, and the seconds that they took."""
+        """Read the trials so far and the seconds that they took."""
         if self.path is None or not self.path.is_file():
             return [], 0.0
         content = read_json(self.path)
         if not isinstance(content, Mapping) or content.get("format") != FORMAT:
-            raise RecordError(f"{self.path}: is not a search of this version")
+            raise RecordError(f"{self.path}: not a search of this version")
         try:
             return [Trial(**one) for one in content["trials"]], float(content["seconds"])
         except (KeyError, TypeError, ValueError) as problem:
-            raise RecordError(f"{self.path}: is not a valid search ({problem})") from problem
+            raise RecordError(f"{self.path}: not a valid search ({problem})") from problem
 
     def write(self, trials: Sequence[Trial], seconds: float, **found: Any) -> None:
-        """Keep what is known by now."""
+        """Write the trials, the seconds and further facts."""
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)

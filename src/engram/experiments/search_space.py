@@ -1,4 +1,4 @@
-"""Ranges of values that a search may choose from, and how values are drawn from them."""
+"""`Range`, the values a search chooses from, and proposals: spread over ranges, then by Optuna."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engram.io import parse_value, parse_yaml
 _NUMBER = r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})((?::\w+)*)")
 RANGE_FORMS = "LOW..HIGH, LOW..HIGH:log, LOW..HIGH:int, or comma-separated values"
-DIGITS = 4  # that values have: enough to tell runs apart, few enough to be read
+DIGITS = 4  # significant digits of values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +27,11 @@ class Range:
     Parameters
     ----------
     key
-        What is varied, as ``--set`` names it: lr, EWC.strength, memory.total.
+        The value to vary, as ``--set`` names it: lr, EWC.strength, memory.total.
     log
-        Whether factors count and not differences.
+        Whether the scale is logarithmic.
     whole
-        Whether only whole numbers will do.
+        Whether only whole numbers are allowed.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class Range:
 
     @classmethod
     def parse(cls, key: str, given: Any, argument: str = "ranges") -> Range:
-        """A range from text in one of the forms above, or from a list of choices."""
+        """Parse a range from text in one of `RANGE_FORMS`, or from a list of choices."""
         where = f"{argument} {key}"
         if isinstance(given, Range):
             return replace(given, key=key)
@@ -82,7 +82,7 @@ class Range:
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """The values that must be possible for all to be: both ends, or every choice."""
+        """The values to check: both ends, or every choice."""
         return self.choices or (self.at(0.0), self.at(1.0))
 
     @property
@@ -91,7 +91,7 @@ class Range:
         return self.key.rsplit(".", 1)[-1]
 
     def at(self, share: float) -> Any:
-        """The value that lies `share` of the way along."""
+        """Return the value at a fraction of the range."""
         if self.choices:
             return self.choices[min(int(share * len(self.choices)), len(self.choices) - 1)]
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
@@ -99,7 +99,7 @@ class Range:
         return self.round_value(math.exp(value) if self.log else value)
 
     def round_value(self, value: Any) -> Any:
-        """A value of few digits within the range."""
+        """Round a value to few digits within the range."""
         if self.choices:
             return value
         if self.whole:
@@ -107,7 +107,7 @@ class Range:
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
     def distribution(self) -> Any:
-        """The range as Optuna knows it; choices by their number, for they may be lists."""
+        """Convert to an Optuna distribution; choices become indices, as they may be lists."""
         from optuna import distributions as of
 
         if self.choices:
@@ -117,7 +117,7 @@ class Range:
         return of.FloatDistribution(self.low, self.high, log=self.log)
 
     def plain(self) -> str | list[Any]:
-        """What `of` takes back."""
+        """Return the range as text or list, the inverse of `parse`."""
         if self.choices:
             return list(self.choices)
         marks = [name for name, on in (("log", self.log), ("int", self.whole)) if on]
@@ -138,7 +138,7 @@ def _check_choices(where: str, values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def read_ranges(given: Any, argument: str = "ranges") -> tuple[Range, ...]:
-    """Ranges from a mapping of keys, or from texts ``key=RANGE``.
+    """Read ranges from a mapping of keys, or from texts ``key=RANGE``.
 
     Examples
     --------
@@ -167,16 +167,16 @@ def read_ranges(given: Any, argument: str = "ranges") -> tuple[Range, ...]:
     return tuple(Range.parse(key, value, argument) for key, value in pairs)
 
 
-# Which values are tried: evenly spread at first, then where Optuna expects better ones.
+# Proposals: evenly spread values at first, then values suggested by Optuna.
 
 
 SAMPLERS = ("tpe", "random")
-MOST_PARALLEL_TRIALS = 32  # trials that train side by side; more learn nothing from each other
+MOST_PARALLEL_TRIALS = 32  # trials proposed at once, which cannot learn from each other
 Values = dict[str, Any]
 
 
 def batch_size(trials: int, batch: int = 0) -> int:
-    """Trials that are asked for at once: all of them if they are few, else equal parts.
+    """Return the number of trials proposed at once: all if they are few, else equal parts.
 
     Examples
     --------
@@ -190,9 +190,9 @@ def batch_size(trials: int, batch: int = 0) -> int:
 
 
 def spread_values(ranges: Sequence[Range], count: int, seed: int) -> list[Values]:
-    """Values over all of the ranges, every one of them cut into as many steps as there are trials.
+    """Spread values over all ranges, each cut into as many steps as there are trials.
 
-    One range is walked from end to end; several are combined by chance, each value of each once (a
+    One range is traversed from end to end; several are combined at random, each value once (a
     Latin square). Repeated combinations are left out.
 
     Examples
@@ -218,10 +218,10 @@ def suggest(
     ranges: Sequence[Range], told: Sequence[tuple[Values, float | None]], count: int, *,
     seed: int, sampler: str,
 ) -> list[Values]:  # fmt: skip
-    """Further values, by Optuna, from what came of earlier ones: the larger the better.
+    """Suggest further values by Optuna from the outcomes of earlier ones, higher being better.
 
-    None stands for trials that diverged. The same question has the same answer, so that a search
-    that was interrupted goes on as if it had not been. Fewer than `count` where all were tried.
+    None stands for trials that diverged. Suggestions are deterministic, so that an interrupted
+    search continues as if uninterrupted. Fewer than `count` if all values were tried.
     """
     import optuna
 
@@ -246,7 +246,7 @@ def suggest(
             )
         found: list[Values] = []
         tried = [values for values, _ in told]
-        for _ in range(10 * count):  # some may have been tried before
+        for _ in range(10 * count):  # some may be repetitions
             asked = study.ask(kinds)
             values = {one.key: _number_to_value(one, asked.params[one.key]) for one in ranges}
             found += _select_untried([values], [*tried, *found])
@@ -256,12 +256,12 @@ def suggest(
 
 
 def has_optuna() -> bool:
-    """Whether Optuna is installed."""
+    """Return whether Optuna is installed."""
     return find_spec("optuna") is not None
 
 
 def require_optuna() -> None:
-    """Complain before anything is trained."""
+    """Raise if Optuna is needed and not installed, before anything is trained."""
     if not has_optuna():
         expected = (
             f"at most {MOST_PARALLEL_TRIALS} at once, or Optuna: pip install 'engram[search]'"
@@ -278,7 +278,7 @@ def _number_to_value(one: Range, number: Any) -> Any:
 
 
 def _select_untried(found: Sequence[Values], tried: Sequence[Mapping[str, Any]]) -> list[Values]:
-    """Those that were not tried, each once."""
+    """Select the values that were not tried, each once."""
     kept: list[Values] = []
     for values in found:
         if values not in tried and values not in kept:
@@ -288,7 +288,7 @@ def _select_untried(found: Sequence[Values], tried: Sequence[Mapping[str, Any]])
 
 @contextlib.contextmanager
 def _silence_optuna() -> Iterator[None]:
-    """Optuna without its reports of every trial."""
+    """Return a context without Optuna's reports of every trial."""
     import optuna
 
     before = optuna.logging.get_verbosity()

@@ -1,4 +1,4 @@
-"""Finished stages are named and measured before they are recorded."""
+"""Preparation of stage results for recording: names, probes, stored arrays."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from engram.records.stage_result import StageResult
 
 
 def measure_results(results: Sequence[StageResult], plans: Sequence[Plan]) -> None:
-    """Add to the results of runs that trained together their names and what probes find.
+    """Add names and the measurements of probes to the results of runs that trained together.
 
-    What probes keep, and what they read, is noted in the learners, too.
+    States of probes and rows read by them are noted in the learners, too.
     """
     for one, plan in zip(results, plans, strict=True):
         set_plan(one, plan)
         one.states = one.learner.probes
         one.facts = run_facts(one.learner, seconds=one.seconds, steps=one.steps)
     usual = [standard(plan.average) for plan in plans]
-    with probe_numerics(plans[0].run.training.precision):  # runs that train together share it
+    with probe_numerics(plans[0].run.training.precision):  # shared by runs that train together
         measure(results, usual, [plan.probes for plan in plans])
     for one in results:
         one.learner.probes = dict(one.states)
@@ -31,11 +31,11 @@ def measure_results(results: Sequence[StageResult], plans: Sequence[Plan]) -> No
 
 
 def set_plan(result: StageResult, plan: Plan) -> None:
-    """The names under which the numbers of a plan are kept, and its outside set."""
+    """Set the names under which a plan is recorded, and its outside set."""
     result.recipe, result.label, result.order = plan.recipe, plan.label, plan.order
     result.outside = plan.outside
 
 
 def stored_arrays(results: Sequence[StageResult]) -> list[StoredArrays]:
-    """The arrays that probes store, with the names of their runs."""
+    """Collect the arrays that probes store, with the names of their runs."""
     return [StoredArrays(one.key, key, own) for one in results for key, own in one.arrays.items()]

@@ -1,4 +1,4 @@
-"""`engram.sweep`: many recipes, by whatever pool."""
+"""`engram.sweep`: run many recipes by a pool."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def read_part(path: str | os.PathLike[str]) -> pa.Table:
         content = memoryview(source.read_buffer())
         place = _find_checksum(content)
         if place is not None and content[place : place + 8] != _compute_checksum(content, place):
-            raise RecordError(f"{path}: damaged (checksum mismatch)")
+            raise RecordError(f"{path}: is damaged (checksum mismatch)")
         source.seek(0)
         file = pq.ParquetFile(source)
         if file.metadata.num_rows > _DENSE * len(content) + _SMALL:

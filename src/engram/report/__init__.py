@@ -1,8 +1,8 @@
-"""From recorded results to diagnoses, tables, figures and one self-contained page.
+"""Reports: diagnoses, tables, figures and one self-contained page from recorded results.
 
-Metrics are computed in `metrics`, results are read in `records`; figures of papers are in
-`reproduce.papers`. Begin with `report_inputs` (what a report is made of), then `report_data`,
-`sections` and `page`; `diagnostics` stands alone.
+Not here: metrics (engram.metrics), reading results (engram.records), figures of papers
+(engram.reproduce.papers). Begin with report_inputs (what a report is made of), then report_data
+(its aggregates), sections and page; diagnostics can be used alone.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ __all__ = [
     "write_tables",
 ]
 
-# Training asks for a diagnosis only: what draws (plotly) and fills templates (jinja2) is loaded
-# when a page or a picture is made.
+# Imported on first use, since plotly and jinja2 are needed for pages and figures only.
 _HOME = {"build": "page", "write_images": "static_images", "write_tables": "report_tables"}
 
 

@@ -1,4 +1,4 @@
-"""Figures by class: accuracies, confusion, calibration, and scores over sets of labels."""
+"""Sections on classes: accuracies, confusion, calibration, and scores of label sets."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from engram.report.report_data import RUN_COLUMNS, Floats, ReportData
 from engram.report.section_types import DrawnMethods, Panel, Section
 from engram.report.table import Column, Table
 
-MOST_COLUMNS = 20  # classes of the table
+MOST_COLUMNS = 20  # classes in the table
 MOST_TICKS = 30  # names along an axis
 COLUMNS = ["name", "head", "cls", "value", "std", "first"]
 
 
 def class_accuracies(digest: ReportData) -> pd.DataFrame:
-    """Mean and std over finished runs by name, head and class; `first` is its earliest task.
+    """Average class accuracies over finished runs by name, head and class, with `first` task.
 
-    A class that several tasks test is pooled by its numbers of rows. Of label sets, which count a
+    A class tested in several tasks is pooled by its numbers of rows. For label sets, which count a
     row once for all tasks, the rows over all tasks are taken.
     """
     frame = digest.frame[digest.frame["step"] == -1]
@@ -53,7 +53,7 @@ def class_accuracies(digest: ReportData) -> pd.DataFrame:
 
 
 def class_order(table: pd.DataFrame) -> list[int]:
-    """Classes by the first task that tests them; by number where orders differ."""
+    """Sort classes by the first task that tests them, or by number if orders differ."""
     first = table.groupby("cls")["first"].agg(["min", "max"])
     fixed = bool((first["min"] == first["max"]).all())
     pairs = sorted(
@@ -67,7 +67,7 @@ def _class_names(digest: ReportData, order: list[int]) -> list[str]:
 
 
 def class_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
-    """One dot per method and class; None where accuracies of classes were not recorded."""
+    """Plot one dot per method and class; None if class accuracies were not recorded."""
     table = class_accuracies(digest)
     table = table[table["name"].isin(cast.names)]
     if not len(table):
@@ -87,7 +87,7 @@ def class_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
 
 
 def _name_ticks(axis: object, names: list[str], *, start: int) -> None:
-    """Names along an axis of numbers, not more than can be read."""
+    """Label an axis of numbers by names, not more than can be read."""
     step = -(-len(names) // MOST_TICKS)
     shown = range(0, len(names), step)
     axis(  # type: ignore[operator]
@@ -97,7 +97,7 @@ def _name_ticks(axis: object, names: list[str], *, start: int) -> None:
 
 
 def class_table(digest: ReportData) -> Table | None:
-    """The same as numbers."""
+    """Tabulate class accuracies."""
     table = class_accuracies(digest)
     if not len(table):
         return None
@@ -126,7 +126,7 @@ def class_table(digest: ReportData) -> Table | None:
 
 
 def confusion_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
-    """A heat map per method; None where no predictions were kept."""
+    """Plot confusion as a heat map per method; None if no predictions were kept."""
     panels = []
     for number, name in enumerate(cast.names):
         mine = [one for one in digest.answers if digest.names.get(one.recipe) == name]
@@ -170,11 +170,11 @@ def _add_confusion(
     drawn.update_yaxes(showgrid=False, autorange="reversed")
 
 
-# How sure methods are, against how often they are right.
+# Calibration.
 
 
 def calibration_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
-    """Reliability curves after the last stage; None where no scores were kept."""
+    """Plot reliability curves after the last stage; None if no scores were kept."""
     table = _reliability_curves(digest)
     table = table[table["name"].isin(cast.names)]
     if not len(table):
@@ -203,7 +203,7 @@ def calibration_section(digest: ReportData, cast: DrawnMethods) -> Section | Non
 
 
 def _reliability_curves(digest: ReportData) -> pd.DataFrame:
-    """By bin: name, head, x (mean confidence), value (share right), share (of all rows)."""
+    """Compute name, head, x (mean confidence), value (share correct), share (of rows) by bin."""
     rows = [
         (
             digest.names.get(one.recipe, ""),
@@ -220,7 +220,7 @@ def _reliability_curves(digest: ReportData) -> pd.DataFrame:
 
 
 def calibration_table(digest: ReportData) -> Table | None:
-    """Expected calibration error, mean confidence and accuracy."""
+    """Tabulate expected calibration error, mean confidence and accuracy."""
     rows = []
     for one in digest.answers:
         if len(one.errors):
@@ -251,7 +251,7 @@ def calibration_table(digest: ReportData) -> Table | None:
     return Table("calibration", "Calibration", tuple(columns), frame, note)
 
 
-# What label sets say stage by stage: all tasks so far, the newest, superclasses and subclasses.
+# Label sets over stages.
 
 
 TITLES = {
@@ -265,7 +265,7 @@ TITLES = {
 
 
 def label_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
-    """Lines over stages; None where no rows carry sets of labels."""
+    """Plot scores of label sets over stages; None without label sets."""
     table = _label_curves(digest)
     table = table[table["name"].isin(cast.names)]
     if not len(table):
@@ -289,7 +289,7 @@ def label_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
 
 
 def _label_curves(digest: ReportData) -> pd.DataFrame:
-    """Columns name, head, metric, x, value, std: means over runs after every stage."""
+    """Average over runs after every stage: name, head, metric, x, value, std."""
     frame = digest.frame[digest.frame["step"] == -1]
     names = frame["metric"].astype(str)
     whole = frame[names.isin([SET_SCORES[-1], *LABEL_VIEWS]) & (frame["task"] == -1)]

@@ -1,5 +1,5 @@
-"""Diagnoses of the long table: signs that a run did not do what its author believes, such as
-silent loss terms or unbalanced memories.
+"""`diagnose`: find signs in the long table that a run does not do what its author believes, such
+as loss terms without effect or unbalanced memories.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from engram.metrics import human_bytes
 from engram.records.head_views import FIGURES
 from engram.records.label_tree import COUNTED
 
-# Signs that a run keeps something else than its author believes.
+# Checks of what a run keeps.
 
 
-UNBALANCED = 2.0  # largest class of the memory over the smallest
+UNBALANCED = 2.0  # ratio of the largest to the smallest class of the memory
 MEMORY_KINDS = {
     "state_bytes": "method state", "network_bytes": "further networks",
     "buffer_bytes": "buffers", "optimizer_bytes": "optimiser",
@@ -27,10 +27,10 @@ MEMORY_KINDS = {
 
 
 def memory_balance(table: pd.DataFrame) -> list[Finding]:
-    """Memories that hold far more of one class than of another."""
+    """Find memories that hold far more items of one class than of another."""
     rows = last_stage(select_metric(table, "memory_count"), RUN_COLUMNS)
     seen = select_metric(table, "class_accuracy")
-    later = seen[seen["task"] > seen["stage"]]  # classes of which nothing can be kept yet
+    later = seen[seen["task"] > seen["stage"]]  # classes that cannot be in the memory yet
     keys = [*RUN_COLUMNS, "stage", "cls"]
     unmet = pd.MultiIndex.from_frame(rows[keys]).isin(pd.MultiIndex.from_frame(later[keys]))
     rows = rows[~(unmet & (rows["value"] == 0).to_numpy())]
@@ -50,14 +50,14 @@ def memory_balance(table: pd.DataFrame) -> list[Finding]:
 
 
 def growth_outside_the_memory(table: pd.DataFrame) -> list[Finding]:
-    """Methods without a memory that hold more after every task."""
+    """Find methods without a memory whose state grows with every task."""
     rows = table[table["metric"].isin([*MEMORY_KINDS, "memory_items"]) & (table["step"] == -1)]
     found = []
     for name, group in rows.astype({"metric": str}).groupby("name", observed=True):
         sizes = group.pivot_table(index="stage", columns="metric", values="value")
         sizes = sizes.reindex(columns=[*MEMORY_KINDS, "memory_items"]).fillna(0.0).sort_index()
         steps = sizes[list(MEMORY_KINDS)].sum(axis=1).diff().iloc[1:]
-        # what a method begins to keep after its first task is no growth
+        # state that appears after the first task is not growth
         if len(steps) < 2 or sizes["memory_items"].any() or not bool((steps > 0).all()):
             continue
         first, last = sizes.iloc[0], sizes.iloc[-1]
@@ -74,7 +74,7 @@ def growth_outside_the_memory(table: pd.DataFrame) -> list[Finding]:
     return found
 
 
-# A finding of the doctor, and what its checks read the long table with.
+# Findings, and helpers of the checks.
 
 
 RUN_COLUMNS = ["name", "seed", "order"]
@@ -82,7 +82,7 @@ RUN_COLUMNS = ["name", "seed", "order"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to look at: how bad, in which method, and what was seen."""
+    """One finding: its severity, the method and a description."""
 
     severity: str
     label: str
@@ -90,48 +90,48 @@ class Finding:
 
 
 def select_metric(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Rows of one metric."""
+    """Select the rows of one metric."""
     return table[table["metric"] == metric]
 
 
 def last_stage(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Rows of each run's last stage."""
+    """Select the rows of each run's last stage."""
     last = rows.groupby(keys, observed=True)["stage"].transform("max")
     return rows[rows["stage"] == last]
 
 
 def format_list(values: list[object], most: int = 8) -> str:
-    """The first values, and how many more there are."""
+    """Format the first values, and the number of further ones."""
     shown = ", ".join(str(v) for v in values[:most])
     return shown if len(values) <= most else f"{shown} and {len(values) - most} more"
 
 
 def run_counts(table: pd.DataFrame) -> pd.Series[int]:
-    """How many runs each name has."""
+    """Count the runs of each name."""
     return table.drop_duplicates(RUN_COLUMNS).groupby("name", observed=True).size()
 
 
 SEVERITIES = ("error", "warning", "note")
 FEW_RUNS = 3
 MANY_METHODS = 10  # methods with the same finding
-LARGE_LOSS_RATIO = 100.0  # times the task loss
-LARGE_DRIFT = 1.0  # shift of a BatchNorm mean in its own standard deviations
-TOO_FEW_LABELS = 0.05  # labels per image below which a run over label sets says nothing
-TOO_MANY_LABELS = 0.9  # share of the known labels above which it names them all
+LARGE_LOSS_RATIO = 100.0  # ratio of a term to the task loss
+LARGE_DRIFT = 1.0  # shift of a BatchNorm mean in standard deviations
+TOO_FEW_LABELS = 0.05  # labels per image below which a run predicts nothing
+TOO_MANY_LABELS = 0.9  # share of the known labels above which it predicts all
 
 
 Check = Callable[[pd.DataFrame], list[Finding]]
 
 
 def diagnose(frame: pd.DataFrame, classes: Mapping[int, str] | None = None) -> list[Finding]:
-    """All findings of a long table, the worst first.
+    """Find problems in a long table, the worst first.
 
     Parameters
     ----------
     frame
-        Long table of results; a column `name` is used instead of `label` where there is one.
+        Long table of results; a column `name`, if any, is used in place of `label`.
     classes
-        Name of each class id, such as `Result.class_names`; ids are shown where there is none.
+        Name of each class id, such as `Result.class_names`; ids are shown without names.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def diagnose(frame: pd.DataFrame, classes: Mapping[int, str] | None = None) -> l
 
 
 def _merge_findings(found: list[Finding]) -> list[Finding]:
-    """What holds for many methods alike is said once."""
+    """Merge a finding that many methods share into one."""
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in found:
         groups.setdefault((finding.severity, finding.text), []).append(finding)
@@ -176,7 +176,7 @@ def _merge_findings(found: list[Finding]) -> list[Finding]:
 
 
 def diverged_runs(table: pd.DataFrame) -> list[Finding]:
-    """Runs whose loss stopped being a number."""
+    """Find runs whose loss stopped being finite."""
     rows = select_metric(table, "diverged")
     rows = rows[rows["value"] > 0]
     runs = run_counts(table)
@@ -189,7 +189,7 @@ def diverged_runs(table: pd.DataFrame) -> list[Finding]:
 
 
 def impossible_accuracies(table: pd.DataFrame) -> list[Finding]:
-    """Accuracies that are not shares, such as percentages."""
+    """Find accuracies outside 0 to 1, such as percentages."""
     rows = table[table["metric"].isin([*FIGURES, "class_accuracy"])]
     wrong = rows[(rows["value"] < 0) | (rows["value"] > 1)]
     return [
@@ -200,7 +200,7 @@ def impossible_accuracies(table: pd.DataFrame) -> list[Finding]:
 
 
 def few_runs(table: pd.DataFrame) -> list[Finding]:
-    """Means over so few runs that their spread says nothing."""
+    """Find means over too few runs."""
     counts = run_counts(table)
     return [
         Finding("note", str(name), f"Averaged over only {plural(int(count), 'run')}: "
@@ -210,8 +210,8 @@ def few_runs(table: pd.DataFrame) -> list[Finding]:
 
 
 def loss_terms(table: pd.DataFrame) -> list[Finding]:
-    """Penalty and distillation terms that never act, or that drown the task loss."""
-    # In the first stage there is nothing to preserve yet: a zero there is right.
+    """Find penalty and distillation terms without effect, or far larger than the task loss."""
+    # In the first stage there is nothing to preserve yet, so zero is correct.
     rows = table[table["metric"].astype(str).str.startswith("loss/") & (table["stage"] >= 1)]
     rows = rows[np.isfinite(rows["value"])]
     if not len(rows):
@@ -234,7 +234,7 @@ def loss_terms(table: pd.DataFrame) -> list[Finding]:
 
 
 def silent_classes(table: pd.DataFrame, names: Mapping[int, str]) -> list[Finding]:
-    """Classes that were learnt but are never predicted after the last stage."""
+    """Find classes that were learnt but are never predicted after the last stage."""
     keys = [*RUN_COLUMNS, "head"]
     rows = last_stage(select_metric(table, "predicted"), keys)
     seen = last_stage(select_metric(table, "class_accuracy"), keys)
@@ -258,7 +258,7 @@ def silent_classes(table: pd.DataFrame, names: Mapping[int, str]) -> list[Findin
 
 
 def repeated_samples(table: pd.DataFrame) -> list[Finding]:
-    """Test samples that are training samples as well."""
+    """Find test rows that are training rows too."""
     rows = select_metric(table, "repeated_samples")
     worst = rows[rows["value"] > 0].groupby("name", observed=True)["value"].max()
     return [
@@ -269,7 +269,7 @@ def repeated_samples(table: pd.DataFrame) -> list[Finding]:
 
 
 def batchnorm_drift(table: pd.DataFrame) -> list[Finding]:
-    """Running statistics that moved away from what older tasks were trained with."""
+    """Find BatchNorm statistics that drifted from those of older tasks."""
     rows = select_metric(table, "bn_drift")
     worst = rows[rows["value"] > LARGE_DRIFT].groupby("name", observed=True)["value"].max()
     return [
@@ -280,7 +280,7 @@ def batchnorm_drift(table: pd.DataFrame) -> list[Finding]:
 
 
 def unfinished_runs(table: pd.DataFrame) -> list[Finding]:
-    """Runs that have fewer stages than there are tasks, and did not diverge."""
+    """Find runs that stopped before the last stage without diverging."""
     rows = table[table["metric"].isin(FIGURES) & (table["step"] == -1) & (table["task"] >= 0)]
     spans = rows.groupby(RUN_COLUMNS, observed=True).agg(
         stages=("stage", "max"), tasks=("task", "max")
@@ -297,7 +297,7 @@ def unfinished_runs(table: pd.DataFrame) -> list[Finding]:
 
 
 def label_counts(table: pd.DataFrame) -> list[Finding]:
-    """Runs over label sets that predict nothing, or name every label."""
+    """Find runs over label sets that predict nothing, or every label."""
     rows = last_stage(select_metric(table, COUNTED), RUN_COLUMNS)
     opened = (
         last_stage(select_metric(table, "predicted"), RUN_COLUMNS)

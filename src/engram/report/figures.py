@@ -1,8 +1,8 @@
-"""Plotly figures, each a pure function of a tidy table.
+"""Plotly figures, each drawn by a pure function of a tidy table.
 
-Every trace says in `meta` which method (`label`) and head view (`head`) it shows: that is what the
-switches of the page act on. Colours of text, paper and grid are left to the page, which knows
-whether it is dark.
+The `meta` of a trace names its method (`label`) and head view (`head`), for the switches of the
+page. Colours of text, paper and grid are set by the page, which has a light and a dark
+theme.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from engram.report.method_styles import Style, as_plot_text, shorten
 from engram.report.report_data import Floats
 
-# From pale to deep blue through one hue, readable without colour vision and on either page.
+# From pale to deep blue in one hue, readable without colour vision and in both themes.
 COLOR_SCALE = [
     [0.0, "#f3efe4"],
     [0.25, "#c9d6df"],
@@ -25,11 +25,11 @@ COLOR_SCALE = [
     [0.75, "#2f7fb5"],
     [1.0, "#0b3c68"],
 ]
-DARK_FROM = 0.62  # of the scale: white text from here on
+DARK_FROM = 0.62  # fraction of the scale from which text is white
 
 
 def empty_figure(x: str, y: str, *, height: int = 340, **layout: Any) -> go.Figure:
-    """An empty figure with titled axes."""
+    """Create an empty figure with axis titles."""
     figure = go.Figure()
     figure.update_layout(
         template=go.layout.Template(), height=height, showlegend=False, hovermode="closest",
@@ -41,7 +41,7 @@ def empty_figure(x: str, y: str, *, height: int = 340, **layout: Any) -> go.Figu
 
 
 def _hover(name: str, *lines: str) -> str:
-    # A name may hold what plotly reads as a placeholder, %{x}: break it up.
+    # A name may contain a plotly placeholder, such as %{x}: break it up.
     safe = as_plot_text(shorten(name, 90)).replace("%{", "%\u200b{")
     return "<br>".join([f"<b>{safe}</b>", *lines]) + "<extra></extra>"
 
@@ -57,7 +57,7 @@ def _name(name: str) -> str:
 def draw_heat_map(
     views: Mapping[str, tuple[Floats, Floats]], *, name: str | None = None, figure: str = "accuracy"
 ) -> go.Figure:
-    """Accuracy, or another `figure`, after each stage (down) on each task (across).
+    """Draw accuracy, or another `figure`, after each stage (rows) on each task (columns).
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def draw_heat_map(
 
 
 def _add_numbers(mean: Floats, ticks: Sequence[str], **common: Any) -> go.Scatter:
-    """The values as text over a heat map; plotly's own choice of text colour is hard to read."""
+    """Add the values as text over a heat map, more readable than plotly's own."""
     where = np.argwhere(np.isfinite(mean)).tolist()  # pairs of stage and task
     values = mean[np.isfinite(mean)]
     return go.Scatter(
@@ -107,16 +107,16 @@ def draw_lines(
     log: bool = False,
     height: int = 300,
 ) -> go.Figure:
-    """One line per method of a table with the columns name, head, x, value and perhaps std.
+    """Draw one line per method of a table with columns name, head, x, value, perhaps std.
 
     Parameters
     ----------
     shares
         The values are shares: the axis runs from 0 to 1.
     borders
-        Draws the borders of so many stages.
+        Number of stages whose boundaries are drawn.
     log
-        Draws a logarithmic axis of values.
+        Whether the axis of values is logarithmic.
     """
     figure = empty_figure(x, y, height=height)
     dense = len(table) and table.groupby(["name", "head"]).size().max() > 30
@@ -141,7 +141,7 @@ def draw_lines(
     if log:
         figure.update_yaxes(type="log", exponentformat="power", dtick=1, nticks=6)
     rule = {"width": 1, "dash": "dot", "color": "#8A8A8A"}
-    figure.update_layout(shapes=[  # at once: add_vline looks at all lines before it
+    figure.update_layout(shapes=[  # all at once: add_vline is quadratic
         {"type": "line", "x0": border, "x1": border, "xref": "x", "y0": 0, "y1": 1,
          "yref": "y domain", "line": rule, "opacity": 0.6}
         for border in range(1, borders)
@@ -159,7 +159,7 @@ def draw_points(
     size: int = 11,
     height: int = 420,
 ) -> go.Figure:
-    """One marker per method; the table has columns name, head, x, y, x_std, y_std, extra."""
+    """Draw one marker per method of a table with columns name, head, x, y, x_std, y_std, extra."""
     figure = empty_figure(x, y, height=height)
     for row in table.to_dict("records"):
         name, look = str(row["name"]), looks[str(row["name"])]
@@ -188,7 +188,7 @@ def _error_bar(spread: Any, look: Style) -> dict[str, Any] | None:
 
 
 def add_cloud(figure: go.Figure, table: pd.DataFrame, looks: Mapping[str, Style]) -> None:
-    """Single runs (columns name, head, x, y) as faint dots behind the means."""
+    """Add single runs (columns name, head, x, y) as faint dots behind the means."""
     clouds = [
         go.Scatter(
             x=rows["x"].to_numpy(), y=rows["y"].to_numpy(), mode="markers", hoverinfo="skip",
@@ -204,7 +204,7 @@ def add_cloud(figure: go.Figure, table: pd.DataFrame, looks: Mapping[str, Style]
 
 
 def add_bound(figure: go.Figure, tasks: int) -> None:
-    """The largest forgetting that an average accuracy allows, 1 - k/(k-1) AA + 1/(k-1)."""
+    """Add the largest forgetting for an average accuracy, 1 - k/(k-1) AA + 1/(k-1)."""
     share = np.linspace(0, 1, 101)
     most = 1 - tasks / (tasks - 1) * share + 1 / (tasks - 1)
     figure.add_trace(
@@ -226,7 +226,7 @@ QUADRANTS = (
 
 
 def draw_transfer_plane(table: pd.DataFrame, looks: Mapping[str, Style]) -> go.Figure:
-    """Forgetting (x) against intransigence (y), the four quadrants named, distances on hover."""
+    """Draw forgetting (x) against intransigence (y), with named quadrants."""
     figure = draw_points(
         table, looks, x="forgetting", y="intransigence", extra="distance to the origin", height=460
     )
@@ -252,7 +252,7 @@ def _axis_limit(table: pd.DataFrame, column: str) -> float:
 def draw_violins(
     table: pd.DataFrame, looks: Mapping[str, Style], short: Mapping[str, str], *, y: str
 ) -> go.Figure:
-    """A violin per method of a table with the columns name, head, value, each order a dot."""
+    """Draw a violin per method of a table with columns name, head, value, and a dot per order."""
     figure = empty_figure("", y, height=400)
     for (name, head), rows in table.groupby(["name", "head"], sort=False):
         look = looks[str(name)]
@@ -276,9 +276,9 @@ def _faint_color(color: str) -> str:
 
 
 def set_log_axis_with_zero(figure: go.Figure, values: Sequence[float]) -> None:
-    """A logarithmic x axis on which zeros stand at the left edge, marked 0.
+    """Set a logarithmic x axis with zeros at the left edge, marked 0.
 
-    Keeping nothing is a legitimate cost, and costs span many powers of ten.
+    Costs span many powers of ten, and may be 0.
     """
     positive = [v for v in values if v > 0]
     if not positive or max(positive) / min(positive) < 50:

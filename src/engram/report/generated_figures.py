@@ -1,4 +1,4 @@
-"""What generators draw after each stage: rows of pictures, and how often which class."""
+"""The section on generators: pictures drawn after each stage, and shares of classes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def generated_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
-    """Pictures by method and stage; None where no generator drew any."""
+    """Show pictures by method and stage; None without generators."""
     names = dict(zip(digest.frame["recipe"], digest.frame["name"], strict=True))
     panels = []
     for number, name in enumerate(cast.names):
@@ -60,7 +60,7 @@ def _pick_stages(own: Sequence[GeneratedPictures]) -> list[GeneratedPictures]:
 def draw_share_map(
     own: Sequence[GeneratedPictures], classes: Mapping[int, str], name: str
 ) -> go.Figure:
-    """The share of samples (in colour) that are called each class (across) after each stage."""
+    """Draw the share of samples predicted as each class (columns) after each stage (rows)."""
     drawn = [np.asarray(one.drawn) for one in own]
     known = np.unique(np.concatenate(drawn))
     shares = np.array([[float((one == cls).mean()) for cls in known] for one in drawn])
@@ -89,7 +89,7 @@ def draw_share_map(
 def draw_picture_rows(
     own: Sequence[GeneratedPictures], classes: Mapping[int, str], name: str
 ) -> go.Figure:
-    """A figure with a row of pictures for each stage."""
+    """Draw a row of pictures for each stage."""
     shown = [(np.asarray(one.pictures), np.asarray(one.classes)) for one in own]
     count, _, high, wide = shown[0][0].shape
     down, right = high + max(1, round(ROW_GAP * high)), wide + max(1, wide // 16)
@@ -122,14 +122,14 @@ def draw_picture_rows(
 
 
 def _to_rgba(picture: Pixels) -> Pixels:
-    """[H, W, 4] of a grey or coloured picture [C, H, W]."""
+    """Convert a grey or colour picture [C, H, W] to [H, W, 4]."""
     colours = np.broadcast_to(picture, (3, *picture.shape[1:])).transpose(1, 2, 0)
     opaque = np.full((*colours.shape[:2], 1), 255, np.uint8)
     return np.concatenate([colours, opaque], axis=2)
 
 
 def _png_address(pixels: Pixels) -> str:
-    """A PNG as the address of an image."""
+    """Encode pixels as a PNG data URL."""
     from PIL import Image
 
     stream = io.BytesIO()

@@ -1,7 +1,7 @@
-"""How results answer to a number that was varied: grids, sweeps and searches.
+"""Results against a hyper-parameter that was varied in grids, sweeps and searches.
 
-`response_table` finds what differs between recipes, `response_figure` draws one such number; a
-search may hand it points of its own.
+`response_table` finds the numbers that differ between recipes, `response_figure` plots one; a
+search passes its own points.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from engram.report.report_data import ReportData
 from engram.report.section_types import DrawnMethods, Panel, Section
 
 MOST_PARAMETERS = 8
-MOST_TICKS = 8  # values that are all written down
-LOG_AXIS_RATIO = 20.0  # largest over smallest value from which an axis is logarithmic
+MOST_TICKS = 8  # values up to which each has a tick
+LOG_AXIS_RATIO = 20.0  # ratio of largest to smallest value for a logarithmic axis
 RECIPE_PARTS = (
     "method",
     "training",
     "model",
     "stream",
-)  # of a recipe, in which numbers are looked for
+)  # sections of a recipe searched for numbers
 COLUMNS = ["parameter", "line", "head", "x", "value", "std", "joined"]
 ON_TEST = "Results are on test rows: picking a value here means selecting on the test set."
 ON_VALID = "Results are on validation rows of the first tasks, so values may be picked here."
@@ -35,7 +35,7 @@ MEASURES = {"average_accuracy": "", "forgetting/max": "Forgetting"}
 
 
 def flatten_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What a recipe sets, flat, with dots between the levels.
+    """Flatten a recipe into one level, with dots in the keys.
 
     Examples
     --------
@@ -60,10 +60,10 @@ def _is_number(value: Any) -> bool:
 
 
 def find_varied_numbers(recipes: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Numbers that differ between recipes of one method: parameter, recipe, x, line, joined.
+    """Find numbers that differ between recipes of one method: parameter, recipe, x, line, joined.
 
-    Recipes that differ in the parameter alone lie on one line; `line` names the method and what
-    else was set. Where no two recipes do, as in a random search, all of a method's are one cloud.
+    Recipes that differ in the parameter only form a line; `line` names the method and what
+    else was set. If no two recipes do, as in a random search, a method's recipes form one cloud.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def find_varied_numbers(recipes: Mapping[str, Mapping[str, Any]]) -> pd.DataFram
 def _split_into_lines(
     method: str, path: str, rest: list[str], flat: Mapping[str, Mapping[str, Any]]
 ) -> list[tuple[str, str, float, str, bool]]:
-    """The recipes that vary a number, and the line on which each lies."""
+    """Assign the recipes that vary a number to lines."""
     lines: dict[tuple[str, ...], list[str]] = {}
     for key, values in flat.items():
         lines.setdefault(tuple(repr(values.get(p)) for p in rest), []).append(key)
@@ -109,7 +109,7 @@ def _split_into_lines(
 
 
 def response_table(digest: ReportData, measure: str = "average_accuracy") -> pd.DataFrame:
-    """Columns parameter, line, head, x, value, std, joined: what came out at each value."""
+    """Tabulate the measure at each value: parameter, line, head, x, value, std, joined."""
     found = find_varied_numbers(digest.recipes)
     known = digest.methods
     if not len(found) or not len(known):
@@ -120,7 +120,7 @@ def response_table(digest: ReportData, measure: str = "average_accuracy") -> pd.
 
 
 def response_figure(table: pd.DataFrame, *, parameter: str, y: str) -> go.Figure:
-    """One line, or one cloud of points, for each `line` of a table like `response_table`'s.
+    """Draw a line, or a cloud of points, for each `line` of a table like `response_table`'s.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def response_figure(table: pd.DataFrame, *, parameter: str, y: str) -> go.Figure
 
 
 def response_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
-    """A pair of figures for each number that was varied; None where none was."""
+    """Plot a pair of figures for each varied number; None if there is none."""
     panels = []
     found = find_varied_numbers(digest.recipes)
     judged = {search_facts(digest.recipes[key]) for key in found["recipe"]}

@@ -1,4 +1,4 @@
-"""How a method looks everywhere: one colour, dash and marker, and a name that fits an axis."""
+"""Styles of methods in all figures: colour, dash, marker, and a short name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Okabe and Ito's colours, which people with any common colour blindness tell apart. Yellow vanishes
-# on white and black on a dark page, so grey and a violet stand in, and dashes and markers carry the
-# rest.
+# Okabe and Ito's colours, distinguishable with any common colour blindness. Yellow is invisible
+# on white and black on a dark page, so they are replaced by grey and violet; dashes and markers do
+# the rest.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A", "#6A3D9A")
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = (
@@ -17,7 +17,7 @@ SYMBOLS = (
     "star",
 )  # fmt: skip
 
-NAME_WITH_NOTES = re.compile(r"(.+) \(([^()]+)\)")  # a name with notes behind it
+NAME_WITH_NOTES = re.compile(r"(.+) \(([^()]+)\)")  # a name with notes in brackets
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Style:
 
 
 def assign_styles(names: Sequence[str]) -> dict[str, Style]:
-    """A style per name; the first 72 names differ in colour or marker, the first 8 in their line.
+    """Assign a style to each name; 72 differ in colour or marker, the first 8 in colour and dash.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def assign_styles(names: Sequence[str]) -> dict[str, Style]:
 
 
 def shorten(text: str, width: int = 28) -> str:
-    """The text in one line of at most `width` characters; what is cut out becomes an ellipsis.
+    """Shorten a text to one line of at most `width` characters, with an ellipsis.
 
     Examples
     --------
@@ -59,9 +59,9 @@ def shorten(text: str, width: int = 28) -> str:
 
 
 def short_names(names: Sequence[str], width: int = 28) -> dict[str, str]:
-    """Short forms that stay different from one another.
+    """Shorten names so that they stay distinct.
 
-    Where one is too long, notes in brackets that all names have are left out first.
+    If one is too long, notes in brackets that all names share are dropped first.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def short_names(names: Sequence[str], width: int = 28) -> dict[str, str]:
 
 
 def _drop_shared_notes(names: Sequence[str]) -> Sequence[str]:
-    """Names of the form ``method (note, note)`` without the notes that all of them have."""
+    """Drop the notes that all names of the form ``method (note, note)`` share."""
     parts = [NAME_WITH_NOTES.fullmatch(name) for name in names]
     if len(names) < 2 or not all(parts):
         return names
@@ -96,7 +96,7 @@ def _drop_shared_notes(names: Sequence[str]) -> Sequence[str]:
 
 
 def as_plot_text(text: str) -> str:
-    """Text for plotly, which reads a few HTML tags and would act on those in a name.
+    """Escape text for plotly, which interprets some HTML tags.
 
     Examples
     --------

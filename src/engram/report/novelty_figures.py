@@ -1,4 +1,4 @@
-"""Figures of novelty detectors: separation by stage, false alarms, features, ROC curves and
+"""Sections on novelty detectors: separation by stage, false alarms, features, ROC curves and
 histograms of scores.
 """
 
@@ -39,17 +39,17 @@ NOVELTY_TEXT = (
 
 
 def list_detectors(digest: ReportData) -> list[str]:
-    """Every detector that scored some run."""
+    """List the detectors that scored any run."""
     return list(dict.fromkeys(digest.novelty["detector"])) if len(digest.novelty) else []
 
 
 def not_shown_note(what: str, total: int, most: int) -> str:
-    """A sentence on what is not drawn, "" if all is."""
+    """Return a sentence on what is not drawn; "" if all is."""
     return f" {total - most} of {total} {what} are not shown." if total > most else ""
 
 
 def novelty_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
-    """Lines over stages; None where no detector was asked."""
+    """Plot separation over stages; None without detectors."""
     detectors = list_detectors(digest)
     if not detectors:
         return None
@@ -71,14 +71,14 @@ def novelty_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
 
 
 def draw_over_stages(rows: pd.DataFrame, cast: DrawnMethods, y: str, last: int) -> go.Figure:
-    """Lines of methods over stages, shares."""
+    """Draw lines of methods over stages, with an axis from 0 to 1."""
     figure = figures.draw_lines(rows, cast.looks, x="stage", y=y, height=260)
     figure.update_xaxes(range=[0.8, last + 0.2], dtick=1 if last <= 12 else None)
     return figure
 
 
 def novelty_table(digest: ReportData) -> Table | None:
-    """Means over stages of every detector and method, and its seconds and state."""
+    """Tabulate means over stages of every detector and method, with seconds and state."""
     if not list_detectors(digest):
         return None
     table = digest.by_name(digest.novelty)
@@ -98,7 +98,7 @@ def novelty_table(digest: ReportData) -> Table | None:
 
 
 def _detector_costs(digest: ReportData) -> pd.DataFrame:
-    """Seconds per stage and mebibytes of state by name and detector."""
+    """Compute seconds per stage and mebibytes of state by name and detector."""
     frame, found = digest.frame, []
     for detector in list_detectors(digest):
         for kind in ("seconds", "bytes"):
@@ -115,7 +115,7 @@ def _detector_costs(digest: ReportData) -> pd.DataFrame:
     )
 
 
-# False alarms of detectors: does a threshold keep what it promised?
+# False alarms.
 
 
 THRESHOLD_KINDS = {
@@ -131,7 +131,7 @@ ALARM_TEXT = (
 
 
 def alarms_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
-    """Lines over stages; None without calibrated thresholds."""
+    """Plot false alarms over stages; None without calibrated thresholds."""
     if not len(digest.alarms):
         return None
     table = digest.by_name(digest.alarms)
@@ -156,7 +156,7 @@ def alarms_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     return Section("novelty-alarms", "Novelty: thresholds", text, tuple(panels))
 
 
-# Features of inside, forgotten and outside items: their length, mean and deviation, and a map.
+# Features of inside, forgotten and outside items.
 
 
 MOST_METHODS = 6
@@ -175,7 +175,7 @@ FEATURE_TEXT = (
 
 
 def features_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
-    """Lines of sets over stages and maps; None where no features were stored."""
+    """Plot statistics over stages, and maps; None if no features were stored."""
     if not len(digest.features):
         return None
     table = digest.by_name(digest.features)
@@ -213,7 +213,7 @@ def _draw_statistic(table: pd.DataFrame, statistic: str, name: str) -> go.Figure
 
 
 def _draw_maps(digest: ReportData, cast: DrawnMethods) -> tuple[list[Panel], str]:
-    """Maps of some methods, and what is to be said about the others."""
+    """Draw maps of some methods, with a remark on the others."""
     names = dict(zip(digest.frame["recipe"], digest.frame["name"].astype(str), strict=True))
     shown = [(names[one.recipe], one) for one in digest.samples if names[one.recipe] in cast.names]
     shown.sort(key=lambda pair: cast.names.index(pair[0]))
@@ -251,13 +251,13 @@ def _draw_map(one: FeatureSample, name: str) -> go.Figure:
     return figure
 
 
-# Scores of detectors: ROC curves, and how those of the three sets are distributed.
+# Scores: ROC curves and histograms.
 
 
 MOST_HISTOGRAMS = 24
 BINS = 30
-FEW_ITEMS = 10  # items of a set that do not decide how high a figure is
-MOST_ROC_POINTS = 100  # of a curve
+FEW_ITEMS = 10  # a set with fewer items does not determine the height of a figure
+MOST_ROC_POINTS = 100  # points of a curve
 COLOURS = {"inside": "#0072B2", "forgotten": "#E69F00", "outside": "#8A8A8A"}
 SCORE_TEXT = (
     "After the last stage that is followed by another task; first seed and order. ROC curves: the "
@@ -270,7 +270,7 @@ SCORE_TEXT = (
 
 
 def scores_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
-    """Curves and histograms; None where no detector was asked."""
+    """Plot ROC curves and histograms; None without detectors."""
     detectors = list_detectors(digest)[:MOST_DETECTORS]
     names = dict(zip(digest.frame["recipe"], digest.frame["name"].astype(str), strict=True))
     drawn = [
@@ -295,7 +295,7 @@ def scores_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
 
 
 def roc_curve(inside: Floats, outside: Floats) -> tuple[Floats, Floats]:
-    """Shares of outside and of inside items at or above every threshold, at most `MOST_ROC_POINTS`.
+    """Compute shares of outside and inside items at or above each of at most 100 thresholds.
 
     Examples
     --------
@@ -333,7 +333,7 @@ def _draw_roc_curves(own: Sequence[tuple[str, Familiarity]], cast: DrawnMethods)
 
 
 def draw_histogram(one: Familiarity, name: str) -> go.Figure:
-    """How the scores of the three sets are distributed, on one axis."""
+    """Draw histograms of the scores of the three sets on one axis."""
     sets = {key: getattr(one, key) for key in COLOURS}
     sets = {key: scores[np.isfinite(scores)].astype(np.float64) for key, scores in sets.items()}
     pool = np.concatenate(list(sets.values()))
@@ -354,20 +354,20 @@ def draw_histogram(one: Familiarity, name: str) -> go.Figure:
                     hovertemplate=f"{as_plot_text(key)}<br>%{{x:.4~g}}: %{{y:.3~g}}<extra></extra>",
                 )
             )  # fmt: skip
-    if top:  # a set of few items, all in one bin, would make the others flat
+    if top:  # a small set in a single bin would flatten the others
         figure.update_yaxes(range=[0, 1.1 * top])
     add_legend(figure)
     return figure
 
 
 def add_legend(figure: go.Figure) -> None:
-    """A legend of its own above a figure, whose colours are no methods'."""
+    """Add a legend above a figure whose colours do not stand for methods."""
     legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "font": {"size": 11}}
     figure.update_layout(showlegend=True, legend=legend, margin={"t": 32})
 
 
 def _score_range(pool: Floats) -> tuple[float, float]:
-    """What is drawn: nearly all scores, but no tail far longer than the middle half is wide."""
+    """Return a range with nearly all scores, without tails far longer than the middle half."""
     if not len(pool):
         return 0.0, 1.0
     first, left, right, last = np.quantile(pool, [0.005, 0.25, 0.75, 0.995])

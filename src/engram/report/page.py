@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page, and the markup of its tables and swatches."""
+"""The report as one self-contained HTML page, with the markup of its tables and swatches."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def build(inputs: ReportInput, out: str | os.PathLike[str], *, title: str | None
 
 
 def render_page(inputs: ReportInput, *, title: str | None = None) -> str:
-    """The report as text."""
+    """Render the report as HTML."""
     facts = build_report_data(inputs)
     cast = choose_methods(facts)
     built = build_sections(facts, cast)
@@ -121,7 +121,7 @@ def render_page(inputs: ReportInput, *, title: str | None = None) -> str:
 
 
 def content_security_policy(*scripts: str) -> str:
-    """What a browser may do for the page: run these very scripts, and fetch nothing.
+    """Return a policy that lets a browser run exactly these scripts, and fetch nothing.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def content_security_policy(*scripts: str) -> str:
 
 
 def choose_head(recipes: Mapping[str, Mapping[str, Any]], heads: Sequence[str]) -> str:
-    """The view shown first: the streams' own where they agree, else single.
+    """Choose the view shown first: the streams' own if they agree, else single.
 
     Examples
     --------
@@ -156,7 +156,7 @@ def choose_head(recipes: Mapping[str, Mapping[str, Any]], heads: Sequence[str]) 
 
 
 def head_views(facts: ReportData) -> list[str]:
-    """Head views that occur, single first."""
+    """List the head views that occur, single first."""
     found = {str(h) for h in facts.frame["head"].unique()} - {""}
     return sorted(found, key=lambda head: (head != "single", head))
 
@@ -232,7 +232,7 @@ def _contents(
     if inputs.recipes or inputs.environment:
         last.append(("recipes", "Recipes and environment"))
     return [
-        ("summary", "Summary"), ("doctor", "Doctor"), *papers,
+        ("summary", "Summary"), ("doctor", "Diagnostics"), *papers,
         *((f"{section.name}-section", section.title) for section in sections), *last,
     ]  # fmt: skip
 
@@ -253,14 +253,14 @@ def _yaml(value: Any) -> str:
     return str(yaml.dump(plain, Dumper=dumper, allow_unicode=True, sort_keys=False, width=100))
 
 
-# Pieces of the page that need care: swatches, cells that sort, and JSON inside a script.
+# Markup: JSON inside a script, sortable cells, swatches.
 
 
 ForgettingCell: TypeAlias = tuple[str, str, float | None, bool]
 
 
 def script_json(value: Any) -> str:
-    """JSON that no name can break out of: no <, > or & is left in it."""
+    """Encode JSON for a script element, without <, > and &."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
@@ -268,7 +268,7 @@ def script_json(value: Any) -> str:
 
 
 def forgetting_cells(table: Table) -> list[dict[str, ForgettingCell]]:
-    """Per row of the summary and definition: mean, spread, number to sort by, if it is best."""
+    """Return mean, spread, sort key and best mark per row of the summary and definition."""
     rows: list[dict[str, ForgettingCell]] = [{} for _ in range(len(table.frame))]
     for definition in DEFINITIONS if len(table.frame) else ():
         goal = "max" if definition == "cglb" else "min"
@@ -281,7 +281,7 @@ def forgetting_cells(table: Table) -> list[dict[str, ForgettingCell]]:
 
 
 def table_rows(table: Table, cast: DrawnMethods) -> dict[str, Any]:
-    """The table as the template wants it: rows of cells with text, sort key and marks."""
+    """Convert a table for the template: rows of cells with text, sort key and marks."""
     best = {column.key: table.best_rows(column) for column in table.columns}
     place = {name: number for number, name in enumerate(cast.names)}
     names = table.frame["name"].astype(str).tolist() if "name" in table.frame else None
@@ -308,7 +308,7 @@ def _cell(table: Table, column: Column, row: int, best: bool) -> dict[str, Any]:
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """Mean and spread of a cell, to be set in different weights."""
+    """Split a cell into mean and spread, which are set in different weights."""
     mean, sign, spread = text.partition(" ± ")
     return mean, f"± {spread}" if sign else ""
 
@@ -337,7 +337,7 @@ _STROKES = {"solid": "", "dash": "6 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 
 
 def draw_swatch(look: Style) -> Markup:
-    """A small picture of a method's line and marker."""
+    """Draw a small sample of a method's line and marker."""
     return Markup(
         '<svg class="swatch" viewBox="0 0 30 14" aria-hidden="true" fill="{color}">'
         '<path d="M0 7h30" stroke="{color}" stroke-width="2" stroke-dasharray="{dash}"/>'

@@ -1,6 +1,4 @@
-"""Small tidy tables from which figures are drawn: curves, final accuracies, disparities between
-orders.
-"""
+"""Tidy tables from which figures are drawn: curves, final accuracies, order disparities."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from engram.records.summary import search_facts
 from engram.report.recipe_facts import data_and_kind
 from engram.report.report_data import RUN_COLUMNS, Floats, ReportData, overall_scores
 
-BINS = 240  # points of one line over the whole training
-SAMPLE = 300  # runs drawn of one violin or cloud
+BINS = 240  # points of a line over the whole training
+SAMPLE = 300  # runs drawn in one violin or cloud
 
 
 def describe_streams(facts: ReportData) -> str:
-    """The data sets and streams, each once: "digits: class_incremental, 355 test rows, ...".
+    """Describe the data sets and streams: "digits: class_incremental, 355 test rows, ...".
 
     Examples
     --------
@@ -48,10 +46,10 @@ def describe_streams(facts: ReportData) -> str:
 
 
 def stage_curves(digest: ReportData, names: Sequence[str]) -> pd.DataFrame:
-    """Mean and std over runs: each task (and -1: all tasks seen) after each stage.
+    """Average each task (and -1: all tasks seen) after each stage over runs.
 
     Columns name, head, task, stage, value, std. Tasks appear from the stage that learns them. All
-    tasks seen are the mean of their accuracies; of label sets, what sums them up: the score over
+    tasks seen are the mean of their accuracies or, for label sets, the score over
     all their test rows, each once.
     """
     pieces = []
@@ -72,7 +70,7 @@ def stage_curves(digest: ReportData, names: Sequence[str]) -> pd.DataFrame:
 
 
 def _score_seen_tasks(digest: ReportData, name: str, head: str, matrix: Floats) -> Floats:
-    """[run, stage] what sums up the tasks seen, of the runs of a matrix [run, stage, task]."""
+    """Score all tasks seen, [run, stage], given a matrix [run, stage, task]."""
     stages, runs = range(matrix.shape[1]), digest.runs
     own = runs[runs["finished"] & (runs["name"] == name) & (runs["head"] == head)]
     if own["figure"].isin(SET_SCORES).all():
@@ -83,7 +81,7 @@ def _score_seen_tasks(digest: ReportData, name: str, head: str, matrix: Floats) 
 
 
 def mean_and_std(values: Floats) -> tuple[Floats, Floats]:
-    """Mean and sample standard deviation over the first axis; NaN where there are too few.
+    """Compute mean and sample standard deviation over the first axis; NaN for too few values.
 
     Examples
     --------
@@ -99,7 +97,7 @@ def mean_and_std(values: Floats) -> tuple[Floats, Floats]:
 
 
 def progress_curves(digest: ReportData, metric: str, names: Sequence[str]) -> pd.DataFrame:
-    """Mean over runs of what was logged during training, against the stages trained so far.
+    """Average what was logged during training over runs, against the stages trained so far.
 
     Parameters
     ----------
@@ -131,7 +129,7 @@ def progress_curves(digest: ReportData, metric: str, names: Sequence[str]) -> pd
 
 
 def _stage_lengths(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.Series[float]:
-    """Steps of each (name, stage): as recorded, and at least the last step that was logged."""
+    """Return the steps of each (name, stage): as recorded, and at least the last one logged."""
     last = rows.groupby(["name", "stage"], observed=True)["step"].max() + 1
     steps = frame[frame["metric"] == "steps"]
     told = steps.groupby(["name", "stage"], observed=True)["value"].max()
@@ -141,7 +139,7 @@ def _stage_lengths(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.Series[float]:
 
 
 def final_accuracies(digest: ReportData) -> pd.DataFrame:
-    """One row per name and head: final accuracy of each task (`task 1`...), mean and std."""
+    """Tabulate mean and std of the final accuracy of each task (`task 1`...) by name and head."""
     rows = []
     for (name, head), matrix in digest.matrices.items():
         mean, std = mean_and_std(matrix[:, -1, :])
@@ -154,7 +152,7 @@ def final_accuracies(digest: ReportData) -> pd.DataFrame:
 
 
 def _add_stream_kind(table: pd.DataFrame, digest: ReportData) -> pd.DataFrame:
-    """With the stream and whether a method is a reference: the best is sought among equals."""
+    """Add the stream, and whether a method is a reference: only similar rows compete for best."""
     if not len(table):
         return table
     kinds = digest.methods[["name", "head", "stream", "reads_past"]]
@@ -162,7 +160,7 @@ def _add_stream_kind(table: pd.DataFrame, digest: ReportData) -> pd.DataFrame:
 
 
 def order_accuracies(digest: ReportData) -> pd.DataFrame:
-    """Average accuracy of each order, the mean of its seeds, for names with several orders."""
+    """Compute the average accuracy of each order over seeds, for names with several orders."""
     runs = digest.runs[digest.runs["finished"]] if len(digest.runs) else digest.runs
     if not len(runs):
         return pd.DataFrame(columns=["name", "head", "order", "average_accuracy"])
@@ -172,7 +170,7 @@ def order_accuracies(digest: ReportData) -> pd.DataFrame:
 
 
 def order_disparities(digest: ReportData) -> pd.DataFrame:
-    """AOPD and MOPD per name and head, by task (where orders are task orders) and by class."""
+    """Compute AOPD and MOPD per name and head, by task (for task orders) and by class."""
     rows = []
     for (name, head), group in order_accuracies(digest).groupby(["name", "head"]):
         row: dict[str, object] = {
@@ -193,7 +191,7 @@ def order_disparities(digest: ReportData) -> pd.DataFrame:
 
 
 def _task_performance(digest: ReportData, name: str, head: str) -> pd.DataFrame | None:
-    """Final accuracy `[order, task]`, tasks by content; None if orders are of another kind."""
+    """Return final accuracies [order, task], tasks by content; None without task orders."""
     runs = digest.runs
     mine = runs[(runs["name"] == name) & (runs["head"] == head) & runs["finished"]]
     final = digest.matrices[name, head][:, -1, :]  # [run, position]
@@ -212,7 +210,7 @@ def _task_performance(digest: ReportData, name: str, head: str) -> pd.DataFrame 
 
 
 def _class_performance(digest: ReportData, name: str, head: str) -> pd.DataFrame | None:
-    """Final accuracy `[order, class]`, the mean of the seeds; of label sets that over all tasks."""
+    """Return final accuracies [order, class], averaged over seeds."""
     frame = digest.frame
     rows = frame[
         (frame["metric"] == "class_accuracy") & (frame["name"] == name) & (frame["head"] == head)
@@ -221,13 +219,13 @@ def _class_performance(digest: ReportData, name: str, head: str) -> pd.DataFrame
     if not len(rows):
         return None
     last = rows[rows["stage"] == rows.groupby(RUN_COLUMNS, observed=True)["stage"].transform("max")]
-    if (last["task"] < 0).any():  # where an image that several tasks test counts once
+    if (last["task"] < 0).any():  # label sets: an image tested by several tasks counts once
         last = last[last["task"] < 0]
     return last.pivot_table(index="order", columns="cls", values="value", observed=True)
 
 
 def sample_rows(rows: pd.DataFrame, keys: list[str], most: int = SAMPLE) -> pd.DataFrame:
-    """At most `most` rows per group, evenly spread over the group, always the same ones."""
+    """Select at most `most` rows per group, evenly spread and deterministic."""
     place = rows.groupby(keys, observed=True).cumcount()
     size = rows.groupby(keys, observed=True)[keys[0]].transform("size")
     stride = np.ceil(size / most).clip(lower=1)

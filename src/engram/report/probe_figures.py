@@ -1,4 +1,4 @@
-"""What own probes measured: a table by stage, and a figure for every metric."""
+"""The section on user-defined probes: a table by stage, and a figure per metric."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_STAGES = 20  # columns of the table
 
 
 def summarize_probes(digest: ReportData) -> pd.DataFrame:
-    """Mean and std over runs by name, metric, place and stage; detectors are listed apart."""
+    """Average probe metrics over runs by name, metric, place and stage, without detectors."""
     frame = digest.frame[is_probe_row(digest.frame)]
     known = set(list_detectors(digest))
     own = [str(metric).partition("/")[0] not in known for metric in frame["metric"]]
@@ -29,7 +29,7 @@ def summarize_probes(digest: ReportData) -> pd.DataFrame:
 
 
 def probe_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
-    """Lines over stages; None where nobody named a probe."""
+    """Plot metrics over stages; None without probes."""
     table = summarize_probes(digest)
     if not len(table):
         return None
@@ -52,7 +52,7 @@ def probe_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
 
 
 def probe_table(digest: ReportData, classes: Mapping[int, str]) -> Table | None:
-    """Metrics by stage, mean ± std over runs."""
+    """Tabulate metrics by stage, mean ± std over runs."""
     table = summarize_probes(digest)
     if not len(table):
         return None

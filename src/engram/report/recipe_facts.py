@@ -1,4 +1,4 @@
-"""What a report reads out of recipes: the stream's name, and whether a method reads the past."""
+"""Facts that a report takes from recipes: names of streams, and which methods are references."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Methods that train on the past as well: references, not competitors.
+# Methods that train on past data too: references, not competitors.
 READS_PAST = frozenset({"Joint", "IncrementalJoint", "ERInfinite"})
 REFERENCES = frozenset({"Joint", "IncrementalJoint"})
 
 
 def stream_name(recipe: Mapping[str, Any]) -> str:
-    """A short text for the stream of a recipe; equal texts mean equal streams.
+    """Describe the stream of a recipe in a short text; equal texts mean equal streams.
 
     Examples
     --------
@@ -30,11 +30,11 @@ def stream_name(recipe: Mapping[str, Any]) -> str:
 
 
 def _stream_texts(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """The options of a recipe's stream that have a value, as texts by name."""
+    """Return the options of a recipe's stream that have a value, as texts by name."""
     stream = recipe.get("stream")
     if not isinstance(stream, Mapping):
         return {}
-    mark = (recipe.get("identity") or {}).get("data", "")  # other data may bear the same name
+    mark = (recipe.get("identity") or {}).get("data", "")  # other data may have the same name
     return {
         key: (value if isinstance(value, str) else json.dumps(value, default=str))
         + (f" [{mark[:6]}]" if key == "data" and mark else "")
@@ -44,7 +44,7 @@ def _stream_texts(recipe: Mapping[str, Any]) -> dict[str, str]:
 
 
 def distinguish_streams(recipes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """For the `stream_name` of each recipe: its kind, and what only some of the streams have.
+    """Map the `stream_name` of each recipe to its kind and the options that distinguish it.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def distinguish_streams(recipes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def data_and_kind(recipe: Mapping[str, Any]) -> tuple[str, str]:
-    """The data set of a recipe, a file by its name alone, and the kind of its stream.
+    """Return the data set of a recipe (of a file, its name) and the kind of its stream.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def data_and_kind(recipe: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _method_names(part: object) -> set[str]:
-    """Names of a method and of all methods joined in it."""
+    """Return the names of a method and of all methods joined in it."""
     if isinstance(part, Mapping):
         inner: set[str] = set().union(*(_method_names(v) for v in part.values()))
         return inner | ({str(part["name"])} if "name" in part else set())
@@ -90,14 +90,14 @@ def _method_names(part: object) -> set[str]:
 
 
 def is_reference(recipe: str, recipes: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether the method of a recipe is one that others are compared with."""
+    """Return whether the method of a recipe is a reference for others."""
     method = recipes.get(recipe, {}).get("method", {})
     name = method.get("name") if isinstance(method, Mapping) else method
     return str(name) in REFERENCES
 
 
 def trains_on_past(recipe: str, recipes: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a recipe names a method that trains on the past as well."""
+    """Return whether the method of a recipe trains on past data too."""
     method = recipes.get(recipe, {}).get("method", {})
     names = {str(method)} if isinstance(method, str) else _method_names(method)
     return bool(names & READS_PAST)

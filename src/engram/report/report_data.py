@@ -1,5 +1,5 @@
-"""From the long table to one row per run and one per method: metrics, costs, and the entries of
-the ledger.
+"""`ReportData`: aggregates of the long table per run and per method, with costs and ledger
+entries.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from engram.records.run_metrics import pair_by_seed
 from engram.report.recipe_facts import is_reference, stream_name, trains_on_past
 from engram.report.report_inputs import ReportInput
 
-# The data-access ledger, whatever its depth: who read what, summed over stages and runs.
+# The data-access ledger, summed over stages and runs, whatever its depth.
 
 
 _ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{12}(?![0-9a-f])")
-_IDENTITY = ("recipe", "run", "seed", "order")  # keys that say whose ledger it is
+_IDENTITY = ("recipe", "run", "seed", "order")  # keys that identify the run of a ledger
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One entry: the recipe it belongs to (empty if unknown), where it stood, and its value."""
+    """One entry: its recipe ("" if unknown), its path, and its value."""
 
     recipe: str
     path: tuple[str, ...]
@@ -44,7 +44,7 @@ class LedgerEntry:
 
 
 def ledger_entries(ledger: Mapping[str, Any], recipes: Collection[str]) -> list[LedgerEntry]:
-    """All entries of a ledger; of those written twice for the same run and stage, the last.
+    """List the entries of a ledger; of repeated ones for a run and stage, the last.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def ledger_entries(ledger: Mapping[str, Any], recipes: Collection[str]) -> list[
     found: dict[tuple[str, ...], LedgerEntry] = {}
     known = frozenset(recipes)
     for entry in _walk_ledger(ledger, (), "", known):
-        # A run is written in several parts: which part is no part of what was read.
+        # A run is written in several parts, which do not matter here.
         start = next((i for i, word in enumerate(entry.path) if _find_recipe(word, known)), 0)
         path = entry.path[start:]
         found[path] = LedgerEntry(entry.recipe, path, entry.value)
@@ -91,7 +91,7 @@ def _walk_ledger(
 
 
 def readers_of_the_past(ledger: Mapping[str, Any], recipes: Collection[str]) -> set[str]:
-    """Recipes whose ledger shows rows of earlier tasks that were not kept.
+    """Find recipes whose ledger has rows of earlier tasks outside the memory.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def _is_count(value: Any) -> bool:
 def sum_ledger_entries(
     ledger: Mapping[str, Any], names: Mapping[str, str]
 ) -> list[tuple[str, str, str, float | None]]:
-    """Rows of (method, entry, text, number): counts summed per recipe, then what is no number.
+    """Sum counts per recipe to rows (method, entry, text, number); other values follow.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def sum_ledger_entries(
     for entry in ledger_entries(ledger, names):
         name = names.get(entry.recipe, "")
         if name and entry.path[-1] == "label":
-            continue  # the name again
+            continue  # repeats the name
         key = (name, entry.path[-1]) if name else ("", " / ".join(entry.path))
         if _is_count(entry.value):
             sums[key] = sums.get(key, 0) + entry.value
@@ -143,7 +143,7 @@ def sum_ledger_entries(
     return sorted(rows, key=lambda row: order.index(row[0]))
 
 
-# What each run cost, from the long table.
+# Costs.
 
 
 RUN_COLUMNS = ["name", "seed", "order"]
@@ -157,8 +157,8 @@ COSTS = ("seconds", "kept_bytes", *BYTES_BESIDE_MEMORY, "memory_items", "paramet
 
 
 def summarize_costs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Seconds summed over stages; what the run holds at its last stage."""
-    # Beside the network that is trained; what is read of earlier tasks must be at hand as well.
+    """Summarise costs of each run: seconds summed over stages, memory at the last stage."""
+    # Besides the trained network; rows read of earlier tasks count, since they must be available.
     kept = ["state_bytes", "network_bytes", "memory_bytes", "past_bytes"]
     names = (*COSTS, "memory_bytes", "past_items", "past_bytes")
     wanted = [name for name in names if name != "kept_bytes"]
@@ -188,7 +188,7 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 
-# Definitions that any matrix supports; "first" needs accuracies of tasks before they are learnt.
+# Definitions for any matrix; "first" needs accuracies of tasks before they are learnt.
 DEFINITIONS = ("max", "diagonal", "all", "mean_T", "mammoth", "libcontinual", "cglb", "pyclad")
 METRICS_WITH_SPREAD = (
     "average_accuracy", *(f"forgetting/{d}" for d in DEFINITIONS), "backward_transfer",
@@ -200,9 +200,9 @@ METRICS_WITH_SPREAD = (
 class ReportData:
     """All aggregates a report needs.
 
-    Where rows carry sets of labels, their figure (the precision-weighted Jaccard score) stands in
-    the place of accuracies, and its value over all test rows, each once, in that of their average;
-    `figure` and `average` say what to call them.
+    For label sets, their figure (the precision-weighted Jaccard score) takes the
+    place of accuracies, and its value over all test rows, each once, that of their average;
+    `figure` and `average` are their names.
 
     Parameters
     ----------
@@ -215,9 +215,9 @@ class ReportData:
     matrices
         `(name, head)` to accuracies `[run, stage, task]` of the finished runs.
     pictures, classes
-        What generators drew, and the names of classes.
+        Samples of generators, and the names of classes.
     novelty, familiarity, alarms, features, samples, answers, recipes
-        What detectors found, features of the sets of items, and more, see `ReportInput`.
+        Records of detectors, features of the item sets, and more, see `ReportInput`.
     """
 
     frame: pd.DataFrame
@@ -231,7 +231,7 @@ class ReportData:
     alarms: pd.DataFrame = field(default_factory=pd.DataFrame)
     features: pd.DataFrame = field(default_factory=pd.DataFrame)
     samples: Sequence[FeatureSample] = ()
-    tuned: Sequence[str] = ()  # what was chosen for tuned detectors, in words
+    tuned: Sequence[str] = ()  # descriptions of the options chosen for tuned detectors
     answers: Sequence[FinalAnswers] = ()
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -242,23 +242,23 @@ class ReportData:
         return dict(zip(pairs["recipe"], pairs["name"], strict=True))
 
     def by_name(self, table: pd.DataFrame) -> pd.DataFrame:
-        """A table by recipe with the column `name` as well."""
+        """Add the column `name` to a table by recipe."""
         return table.assign(name=[self.names[one] for one in table["recipe"]], head="")
 
     @property
     def figure(self) -> str:
-        """What the runs are judged by, in words."""
+        """The name of the score of a task."""
         return " or ".join(SCORE_WORDS[name] for name in self._figures)
 
     @property
     def average(self) -> str:
-        """What sums up a run, in words."""
+        """The name of the metric that sums up a run."""
         words = {**SCORE_WORDS, "accuracy": "average accuracy"}
         return " or ".join(words[name] for name in self._figures)
 
     @property
     def learning(self) -> str:
-        """What a task just learnt is judged by, in words."""
+        """The name of the score of a task just learnt."""
         return " or ".join(f"learning {SCORE_WORDS[name]}" for name in self._figures)
 
     @property
@@ -293,9 +293,9 @@ def build_report_data(inputs: ReportInput) -> ReportData:
 
 
 def add_unique_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with texts as categories and a column `name`, unique per recipe.
+    """Convert texts to categories and add a column `name`, unique per recipe.
 
-    Two recipes may carry the same label (a method on two streams); their numbers must not be mixed.
+    Two recipes may have the same label (a method on two streams) and must not be mixed.
     """
     whole = dict.fromkeys(("seed", "stage", "step", "task", "cls"), np.int32)
     result = frame[[*whole, "value"]].astype({**whole, "value": np.float64})
@@ -316,7 +316,7 @@ def add_unique_names(frame: pd.DataFrame) -> pd.DataFrame:
 def _run_rows(
     frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any]]
 ) -> tuple[pd.DataFrame, Floats]:
-    """One row per run and head view, and its matrix `[run, stage, task]` at the same position."""
+    """Make one row per run and head view, with matrices [run, stage, task] in the same order."""
     rows = frame[frame["metric"].isin(FIGURES) & (frame["step"] == -1) & (frame["task"] >= 0)]
     keys = [*RUN_COLUMNS, "head", "recipe"]
     code = rows.groupby(keys, observed=True, sort=True).ngroup().to_numpy()
@@ -348,7 +348,7 @@ def _crop_matrices(arrays: Floats, tasks: int) -> Floats:
 
 
 def _add_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd.DataFrame:
-    """Summary metrics of every finished run; the others stay NaN and are counted, not averaged."""
+    """Add the summary metrics of finished runs; others stay NaN and are only counted."""
     wanted = [c for c in METRICS_WITH_SPREAD if c not in COSTS]
     runs = runs.assign(**dict.fromkeys(wanted, np.nan))
     past = readers_of_the_past(inputs.ledger, set(runs["recipe"])) | {
@@ -364,7 +364,7 @@ def _add_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd.
         runs.loc[where, "learning_accuracy"] = metrics.learning_accuracy(lower)
         runs.loc[where, "bound"] = metrics.forgetting_bound(lower)
         for definition in DEFINITIONS:
-            seen = matrix if definition == "pyclad" else lower  # it reads what was before a task
+            seen = matrix if definition == "pyclad" else lower  # uses accuracies before learning
             values = metrics.forgetting(seen, definition=definition)
             runs.loc[where, f"forgetting/{definition}"] = values
         runs.loc[where, "intransigence"] = _intransigence(rows, lower, inputs)
@@ -373,7 +373,7 @@ def _add_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd.
 
 
 def _add_overall_scores(runs: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
-    """Label sets are summed up over all test rows of the tasks so far, each once."""
+    """Replace averages of label sets by the score over all test rows, each once."""
     sets = runs["finished"] & runs["figure"].isin(SET_SCORES)
     if not sets.any():
         return runs
@@ -385,9 +385,9 @@ def _add_overall_scores(runs: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame
 
 
 def _intransigence(rows: pd.DataFrame, matrix: Floats, inputs: ReportInput) -> Floats:
-    """Against joint runs of the same stream, order and view; NaN where there are none.
+    """Compute intransigence against joint runs of the same stream, order and view; else NaN.
 
-    Seed by seed, or against the mean over the reference's seeds where they differ.
+    Runs are paired by seed, or compared with the mean over the reference's seeds if they differ.
     """
     result = np.full(len(rows), np.nan)
     seeds, recipes = rows["seed"].to_numpy(), rows["recipe"].to_numpy(str)
@@ -406,7 +406,7 @@ def _intransigence(rows: pd.DataFrame, matrix: Floats, inputs: ReportInput) -> F
 
 
 def _method_rows(runs: pd.DataFrame, frame: pd.DataFrame, inputs: ReportInput) -> pd.DataFrame:
-    """One row per name and head; a name none of whose runs got as far as a stage has one too."""
+    """Make one row per name and head, including names without a finished stage."""
     keys = ["name", "head"]
     groups = runs[runs["finished"]].groupby(keys)[list(METRICS_WITH_SPREAD)]
     whole = runs.groupby(keys).agg(
@@ -434,7 +434,7 @@ def _method_rows(runs: pd.DataFrame, frame: pd.DataFrame, inputs: ReportInput) -
 def _runs_without_results(
     frame: pd.DataFrame, runs: pd.DataFrame, inputs: ReportInput
 ) -> pd.DataFrame:
-    """Rows for the names without any accuracy."""
+    """Make rows for names without any accuracy."""
     pairs = frame[["name", "recipe"]].drop_duplicates("name").astype(str)
     pairs = pairs[~pairs["name"].isin(runs["name"])]
     return pd.DataFrame(
@@ -447,16 +447,13 @@ def _runs_without_results(
     )  # fmt: skip
 
 
-# What sums up runs over label sets: one score over the test rows of all tasks so far.
-
-
 KEYS = [*RUN_COLUMNS, "head", "metric", "stage"]
 
 
 def overall_scores(frame: pd.DataFrame, runs: pd.DataFrame, stage: Any) -> npt.NDArray[np.float64]:
-    """[run] the figure of each run after a stage, every test row counted once.
+    """Return the figure of each run after a stage, with every test row counted once, [run].
 
-    It is not the mean of the scores of the tasks, which share rows and differ in size.
+    For label sets it is not the mean over tasks, which share rows and differ in size.
     """
     rows = frame[frame["metric"].isin(SET_SCORES) & (frame["step"] == -1) & (frame["task"] == -1)]
     rows = rows.astype({"name": str, "order": str, "head": str, "metric": str})

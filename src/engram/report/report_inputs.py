@@ -1,4 +1,4 @@
-"""What a report is made of: plain tables and dictionaries, wherever they came from."""
+"""`ReportInput`, the content of a report, made from run directories or a `Result`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPRODUCTION_COLUMNS: tuple[str, ...] = (
     "verdict", "reason", "settings",
 )  # fmt: skip
 REPRODUCTION_FILE = "reproduction.csv"
-ALARM_RATE = 0.05  # of false alarms, for which thresholds of detectors are set
+ALARM_RATE = 0.05  # rate of false alarms for which thresholds are set
 _NUMBERS = ("paper_value", "ours", "difference", "low", "high")
 
 
@@ -44,21 +44,21 @@ class ReportInput:
     recipes
         Recipe id to the recipe as a plain nested dictionary.
     environment, ledger
-        What the runs were made with, and what they read and kept.
+        Software and device of the runs, and what they read and kept.
     problems
-        Complaints of whoever read the records; they are shown at the top.
+        Problems in reading the records, shown at the top.
     reproductions
         Paper-against-ours tables with the columns of `REPRODUCTION_COLUMNS`.
     classes
-        Name of each class id, as far as it is known.
+        Name of each class id, if known.
     pictures
-        What generators drew after each stage.
+        Samples of generators after each stage.
     novelty, familiarity, alarms
-        What detectors found, by recipe and stage, scores of single runs, and false alarms.
+        Comparisons of detectors by recipe and stage, scores of single runs, and false alarms.
     features, samples
-        Statistics of the features of each set of items by recipe and stage, and some of them whole.
+        Statistics of features of each item set by recipe and stage, and some whole vectors.
     answers
-        What runs answered after their last stage, by recipe and head view.
+        Confusion and confidence after the last stage, by recipe and head view.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class ReportInput:
     alarms: pd.DataFrame = field(default_factory=pd.DataFrame)
     features: pd.DataFrame = field(default_factory=pd.DataFrame)
     samples: Sequence[FeatureSample] = ()
-    tuned: Sequence[str] = ()  # what was chosen for tuned detectors, in words
+    tuned: Sequence[str] = ()  # descriptions of the options chosen for tuned detectors
     answers: Sequence[FinalAnswers] = ()
 
     def __post_init__(self) -> None:
@@ -94,10 +94,10 @@ class ReportInput:
 
 
 def from_directories(*directories: str | PathLike[str]) -> ReportInput:
-    """Everything that run directories hold, with the paper's numbers where one was reproduced.
+    """Read run directories, with the paper's numbers if a table was reproduced.
 
-    A table that needs no training leaves a directory without results; the report then shows the
-    comparison alone. A comparison that cannot be read is listed in `problems`.
+    Reproducing a table without training leaves a directory without results; the report then shows
+    the comparison only. A comparison that cannot be read is listed in `problems`.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def from_directories(*directories: str | PathLike[str]) -> ReportInput:
 
 
 def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
-    r"""The comparisons in a CSV file, one per paper and table; `RecordError` if it is broken.
+    r"""Read the comparisons in a CSV file, one per paper and table; raises for a broken file.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
     try:
         lines = list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True))
     except csv.Error as problem:
-        raise RecordError(f"{path}: is not a valid CSV file ({problem})") from problem
+        raise RecordError(f"{path}: not a valid CSV file ({problem})") from problem
     header = lines[0] if lines else []
     if header != [*REPRODUCTION_COLUMNS]:
         expected = f"expected the columns {', '.join(REPRODUCTION_COLUMNS)}"
@@ -165,7 +165,7 @@ def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
 
 
 def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -> ReportInput:
-    """The input of a report about a `Result`."""
+    """Make the input of a report from a `Result`."""
     from engram.records.confusion import count_confusions
     from engram.records.probe_arrays import generated_pictures
 
@@ -185,7 +185,7 @@ def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -
 
 
 def _novelty_tables(result: Result, problems: list[str]) -> dict[str, Any]:
-    """Nothing where no detector or features were asked; a problem where predictions are missing."""
+    """Read tables of detectors and features; empty without them, with problems noted."""
     from engram.records.novelty_records import (
         CALIBRATION,
         FAMILIARITY,
@@ -221,7 +221,7 @@ def _drop_keys(document: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def _distinct_environments(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Each environment once: every writer leaves one, and most say the same."""
+    """Return each environment once, since every writer leaves one and most are equal."""
     distinct: list[dict[str, Any]] = []
     for document in documents:
         facts = _drop_keys(document, "part", "timings")

@@ -1,6 +1,4 @@
-"""Every table of a report, filled from its aggregates: summary, tasks, orders, costs,
-comparisons, ledger.
-"""
+"""All tables of a report: summary, tasks, orders, costs, comparisons, findings, ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from engram.report.report_data import (
 from engram.report.report_inputs import ReportInput
 from engram.report.table import FORMATS, Column, Table, render_table
 
-MOST_ROWS = 1000  # of one table on the page; written tables are complete
+MOST_ROWS = 1000  # rows of a table on the page; written tables are complete
 MOST_TASKS = 20
 
 METHOD_COLUMN = Column("name", "Method")
@@ -47,7 +45,7 @@ def _capitalize(words: str) -> str:
 
 
 def summary_table(digest: ReportData) -> Table:
-    """Methods by rank, with mean ± std of the summary metrics."""
+    """Tabulate methods by rank, with mean ± std of the summary metrics."""
     frame = digest.methods.copy()
     frame["rank_text"] = [
         "ref." if past else "–" if pd.isna(rank) else str(int(rank))
@@ -83,7 +81,7 @@ def summary_table(digest: ReportData) -> Table:
 
 
 def task_table(digest: ReportData) -> Table | None:
-    """Final accuracy of every task."""
+    """Tabulate the final accuracy of every task."""
     frame = final_accuracies(digest)
     if not len(frame):
         return None
@@ -99,7 +97,7 @@ def task_table(digest: ReportData) -> Table | None:
 
 
 def order_table(digest: ReportData) -> Table | None:
-    """How much the order of tasks or classes matters."""
+    """Tabulate how much the order of tasks or classes matters."""
     frame = order_disparities(digest)
     if not len(frame):
         return None
@@ -122,7 +120,7 @@ def order_table(digest: ReportData) -> Table | None:
 
 
 def cost_table(digest: ReportData) -> Table | None:
-    """Time, size and memory of every method."""
+    """Tabulate time, size and memory of every method."""
     frame = digest.methods
     if not len(frame) or frame[list(COSTS)].isna().all(axis=None):
         return None
@@ -150,15 +148,15 @@ def cost_table(digest: ReportData) -> Table | None:
 
 
 def findings_table(found: Sequence[Finding]) -> Table:
-    """What the doctor saw."""
+    """Tabulate the findings of `diagnose`."""
     frame = pd.DataFrame([(f.severity, f.label, f.text) for f in found],
                          columns=["severity", "name", "text"])  # fmt: skip
     columns = (Column("severity", "Severity"), METHOD_COLUMN, Column("text", "Finding"))
-    return Table("doctor", "Doctor", columns, frame)
+    return Table("doctor", "Diagnostics", columns, frame)
 
 
 def ledger_table(content: Mapping[str, Any], digest: ReportData) -> Table | None:
-    """What was read and kept."""
+    """Tabulate the rows that were read and kept."""
     methods = digest.methods
     names = dict(zip(methods["recipe"], methods["name"], strict=True)) if len(methods) else {}
     rows = sum_ledger_entries(content, names)
@@ -174,7 +172,7 @@ def ledger_table(content: Mapping[str, Any], digest: ReportData) -> Table | None
 
 
 def reproduction_table(number: int, frame: pd.DataFrame) -> Table:
-    """A paper's table beside ours."""
+    """Tabulate a paper's numbers and ours."""
     columns: tuple[Column, ...] = (
         Column("cell", "Cell"),
         Column("metric", "Metric"),
@@ -186,7 +184,7 @@ def reproduction_table(number: int, frame: pd.DataFrame) -> Table:
         Column("verdict", "Verdict"),
         Column("reason", "Reason"),
     )
-    if frame.duplicated(["cell", "metric", "settings"]).any():  # they differ in nothing else
+    if frame.duplicated(["cell", "metric", "settings"]).any():  # show what distinguishes them
         columns = (columns[0], Column("stage", "Stage"), *columns[1:])
     if frame["settings"].astype(bool).any():
         columns = (*columns, Column("settings", "Settings"))
@@ -197,7 +195,7 @@ def reproduction_table(number: int, frame: pd.DataFrame) -> Table:
 
 
 def limit_rows(table: Table) -> Table:
-    """The table with no more rows than a page can carry; the note says so."""
+    """Limit a table to `MOST_ROWS` rows, with a note."""
     if len(table.frame) <= MOST_ROWS:
         return table
     note = f"{table.note} The first {MOST_ROWS:,} of {len(table.frame):,} rows.".strip()
@@ -205,7 +203,7 @@ def limit_rows(table: Table) -> Table:
 
 
 def select_own_views(frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """The long table without the head views that its streams are not about."""
+    """Keep the rows of each stream's own head view."""
     streams = {name: recipe.get("stream") for name, recipe in recipes.items()}
     told = {name: one.get("head") for name, one in streams.items() if isinstance(one, Mapping)}
     own, head = frame["recipe"].astype(str).map(told), frame["head"].astype(str)
@@ -213,7 +211,7 @@ def select_own_views(frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any
 
 
 def build_tables(inputs: ReportInput, digest: ReportData) -> list[Table]:
-    """Every table of the report, complete."""
+    """Build every table of the report, complete."""
     found = [
         summary_table(digest),
         task_table(digest),
@@ -231,10 +229,10 @@ def build_tables(inputs: ReportInput, digest: ReportData) -> list[Table]:
     return [table for table in found if table is not None]
 
 
-# The tables of a paper: each method's mean with its interval, and every pair tested.
+# Comparisons: each method's mean with its interval, and every pair tested.
 
 
-MOST_METHODS = 12  # all pairs of more fill pages
+MOST_METHODS = 12  # methods of which all pairs are shown
 LEVEL = 0.95
 _COMPARED_METHOD_COLUMN = Column("name", "Method")
 _COMPARED_VIEW_COLUMN = Column(
@@ -245,9 +243,9 @@ _RUNS_COLUMN = Column("runs", "Runs", "number", 0)
 
 
 def comparison_tables(digest: ReportData) -> list[Table]:
-    """Intervals and differences of the average accuracy, view by view and stream by stream.
+    """Tabulate intervals and differences of the average accuracy by view and stream.
 
-    None where no method has two runs: then there is nothing to say about noise.
+    Empty if no method has two runs.
     """
     finished = digest.runs[digest.runs["finished"]] if len(digest.runs) else digest.runs
     if not len(finished):
@@ -266,7 +264,7 @@ def comparison_tables(digest: ReportData) -> list[Table]:
 
 
 def _compare_methods(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Of one stream and view: means of all methods, pairs of the most accurate ones."""
+    """Compare the methods of one stream and view: all means, and pairs of the most accurate."""
     place = {key: rows[key].iloc[0] for key in ("head", "stream")}
     everyone = rows["name"].astype(str)
     best = rows.groupby(everyone)["average_accuracy"].mean().nlargest(MOST_METHODS, keep="first")
@@ -316,7 +314,7 @@ def _difference_table(digest: ReportData, frame: pd.DataFrame) -> Table:
     return Table("differences", "Differences", columns, shown, note)
 
 
-# The tables of a report as files of their own.
+# Tables as files.
 
 
 def write_tables(
@@ -325,7 +323,7 @@ def write_tables(
     *,
     formats: Sequence[str] = ("csv", "latex", "markdown"),
 ) -> list[Path]:
-    """Write every table of a report, complete, in each format; the paths of the files.
+    """Write every table of a report, complete, in each format; returns the paths.
 
     Examples
     --------

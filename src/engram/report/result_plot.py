@@ -1,4 +1,4 @@
-"""The figures of a report by name, for notebooks and own pages: behind `Result.plot`."""
+"""`plot`, which implements `Result.plot`: figures of the report by name."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from engram.report.static_images import standalone_figure
 if TYPE_CHECKING:
     from engram.records import Result
 
-COLUMNS = 2  # panels side by side
+COLUMNS = 2  # columns of panels
 DrawnSections = tuple[list[Section], list[str], str]
 _DRAWN_RESULTS: WeakKeyDictionary[Result, DrawnSections] = WeakKeyDictionary()
-_SHAPE_REFS = re.compile(r"^([xy])(?= |$)")  # of one figure, which has one pair of axes
+_SHAPE_REFS = re.compile(r"^([xy])(?= |$)")  # references to the axes of a single figure
 
 
 def plot(result: Result, name: str = "stages", *, head: str | None = None) -> go.Figure:
-    """A figure of the report about a result.
+    """Draw a figure of the report for a result.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def plot(result: Result, name: str = "stages", *, head: str | None = None) -> go
 
 
 def _draw_sections(result: Result) -> DrawnSections:
-    """All sections, the head views and the streams' own; made once for a result."""
+    """Draw all sections, with the head views and the streams' own, once per result."""
     if result not in _DRAWN_RESULTS:
         inputs = from_result(result)
         facts = build_report_data(inputs)
@@ -79,7 +79,7 @@ def _draw_panel(section: Section, panel: Panel, head: str) -> go.Figure:
 
 
 def _decode_arrays(value: Any) -> Any:
-    """Arrays as arrays: plotly writes them into JSON as text."""
+    """Decode arrays that plotly has encoded as text."""
     if isinstance(value, dict):
         if set(value) <= {"dtype", "bdata", "shape"} and "bdata" in value:
             flat = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
@@ -90,7 +90,7 @@ def _decode_arrays(value: Any) -> Any:
 
 
 def _side_by_side(section: Section, head: str) -> go.Figure:
-    """All panels of a section in one figure, methods once in its legend."""
+    """Draw all panels of a section in one figure with a common legend."""
     figures = [_decode_arrays(standalone_figure(section, panel, head)) for panel in section.panels]
     rows = -(-len(figures) // COLUMNS)
     height = max(figure["layout"]["height"] for figure in figures) - 40
@@ -120,7 +120,7 @@ def _side_by_side(section: Section, head: str) -> go.Figure:
 
 
 def _copy_axes(whole: go.Figure, layout: dict[str, Any], number: int, place: Any) -> None:
-    """Titles, ranges, ticks and shapes of one panel, at its place."""
+    """Copy titles, ranges, ticks and shapes of one panel to its place."""
     for kind, update in (("xaxis", whole.update_xaxes), ("yaxis", whole.update_yaxes)):
         update({k: v for k, v in layout.get(kind, {}).items() if k != "domain"}, **place)
     suffix = "" if number == 1 else str(number)
@@ -130,7 +130,7 @@ def _copy_axes(whole: go.Figure, layout: dict[str, Any], number: int, place: Any
 
 
 def _move_references(one: dict[str, Any], suffix: str) -> dict[str, str]:
-    """References of a shape to the axes of its place; the whole page becomes the whole panel."""
+    """Change the axis references of a shape to those of its place."""
     moved = {}
     for key in ("xref", "yref"):
         old = one.get(key, key[0])

@@ -1,4 +1,4 @@
-"""What a section of a report is made of: panels, titles, and the methods that are drawn."""
+"""Types of report sections: panels, sections, and the methods drawn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Section:
 
 @dataclass(frozen=True)
 class DrawnMethods:
-    """The methods that are drawn, their looks and their short names."""
+    """The methods drawn, with their styles and short names."""
 
     names: tuple[str, ...]
     looks: Mapping[str, Style]

@@ -1,6 +1,4 @@
-"""The figures of a report in reading order, section by section, each with a line on how to read
-it.
-"""
+"""Sections of a report in reading order, each with figures and a line on how to read them."""
 
 from __future__ import annotations
 
@@ -31,12 +29,12 @@ from engram.report.probe_figures import probe_section
 from engram.report.report_data import ReportData
 from engram.report.section_types import DrawnMethods, Panel, Section
 
-MOST_METHODS = 24  # more lines than this tell nothing
+MOST_METHODS = 24  # lines in a figure
 MOST_TASKS = 12
 
 
 def choose_methods(digest: ReportData) -> DrawnMethods:
-    """All methods if they are few, the most accurate ones otherwise."""
+    """Choose the methods to draw: all if they are few, else the most accurate ones."""
     ranked = digest.methods.sort_values("average_accuracy", ascending=False, na_position="last") \
         if len(digest.methods) else digest.methods  # fmt: skip
     everyone = list(dict.fromkeys(ranked["name"].astype(str)))
@@ -45,9 +43,9 @@ def choose_methods(digest: ReportData) -> DrawnMethods:
 
 
 def build_sections(digest: ReportData, cast: DrawnMethods) -> list[Section]:
-    """Every section with figures, those without data as a note.
+    """Build every section; those without data have a note in place of figures.
 
-    What was varied, classes, answers, generators, detectors and own probes if there are any.
+    Optional sections: varied parameters, classes, label sets, generators, detectors, own probes.
     """
     builders = (
         response_section, class_section, confusion_section, calibration_section, label_section,
@@ -63,7 +61,7 @@ def _select_methods(table: pd.DataFrame, cast: DrawnMethods) -> pd.DataFrame:
 
 
 def matrix_section(digest: ReportData, cast: DrawnMethods) -> Section:
-    """A heat map per method."""
+    """Draw an accuracy matrix per method."""
     text = (
         "Rows are points in time (after stage 1, 2, …), columns are tasks. The diagonal shows each "
         "task just after it was learnt; read down a column to see it being forgotten. Mean over "
@@ -88,7 +86,7 @@ def _capitalize(words: str) -> str:
 
 
 def stage_section(digest: ReportData, cast: DrawnMethods) -> Section:
-    """Curves over stages: all tasks seen, then each task."""
+    """Draw curves over stages: all tasks seen, then each task."""
     several = (
         "" if digest.only_accuracy else " (of label sets: over all their test rows, each once)"
     )
@@ -128,7 +126,7 @@ def _pick_tasks(tasks: pd.Series[int]) -> list[int]:
 
 
 def iteration_section(digest: ReportData, cast: DrawnMethods) -> Section:
-    """Curves within stages, where accuracies were taken during training."""
+    """Draw curves within stages, if accuracies were measured during training."""
     text = (
         "The same curves, evaluated during training. The x axis counts stages: 1.5 is halfway "
         "through the second stage. Dotted lines mark stage boundaries; a drop right after one is "
@@ -154,7 +152,7 @@ def iteration_section(digest: ReportData, cast: DrawnMethods) -> Section:
 
 
 def trade_off_section(digest: ReportData, cast: DrawnMethods) -> Section:
-    """Accuracy against forgetting under the bound."""
+    """Draw accuracy against forgetting, with the bound."""
     bound = (
         "No run can lie above the dashed line: with k tasks, forgetting is at most "
         "1 − k/(k−1) · accuracy + 1/(k−1). "
@@ -191,7 +189,7 @@ def trade_off_section(digest: ReportData, cast: DrawnMethods) -> Section:
 
 
 def transfer_plane_section(digest: ReportData, cast: DrawnMethods) -> Section:
-    """Forgetting against intransigence."""
+    """Draw forgetting against intransigence."""
     text = (
         "Left of the centre, learning new tasks improved old ones; right of it, old tasks were "
         "forgotten. Below the centre, the last task is learnt better than by joint training; above "
@@ -218,7 +216,7 @@ def transfer_plane_section(digest: ReportData, cast: DrawnMethods) -> Section:
 
 
 def order_section(digest: ReportData, cast: DrawnMethods) -> Section:
-    """Violins over orders."""
+    """Draw violins over orders."""
     text = (
         "Each dot is one order of the tasks or classes, averaged over seeds; a violin is wide "
         "where many orders give similar results. A tall violin means that results depend strongly "
@@ -237,7 +235,7 @@ def order_section(digest: ReportData, cast: DrawnMethods) -> Section:
 
 
 def cost_section(digest: ReportData, cast: DrawnMethods) -> Section:
-    """Time and memory against accuracy."""
+    """Draw accuracy against time and memory."""
     text = (
         "Further up is more accurate, further left is cheaper. A method is worth its cost unless "
         "another one is above it and to its left."
@@ -261,7 +259,7 @@ def cost_section(digest: ReportData, cast: DrawnMethods) -> Section:
 
 
 def loss_section(digest: ReportData, cast: DrawnMethods) -> Section:
-    """Loss terms over training."""
+    """Draw loss terms over training."""
     text = (
         "Each term of the training loss, mean over runs. A penalty that stays at zero has no "
         "effect; one far larger than the task loss keeps the network from learning."
@@ -298,5 +296,5 @@ SECTION_BUILDERS: tuple[Callable[[ReportData, DrawnMethods], Section], ...] = (
 
 
 def list_panels(sections: Sequence[Section]) -> list[Panel]:
-    """All panels in reading order."""
+    """List all panels in reading order."""
     return [panel for section in sections for panel in section.panels]

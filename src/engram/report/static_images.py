@@ -1,4 +1,4 @@
-"""Figures as SVG, PNG and PDF, drawn by plotly in a headless Chromium."""
+"""Figures as SVG, PNG and PDF files, drawn by plotly in a headless Chromium."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INK, LINE = "#1d2125", "#dfddd7"
 
 
 class ChromiumNotFound(EngramError):
-    """kaleido or a Chromium for it is missing, or does not answer."""
+    """Raised if kaleido or a Chromium for it is missing or does not respond."""
 
 
 def write_images(
@@ -36,10 +36,10 @@ def write_images(
     width: int = 800,
     scale: int = 2,
 ) -> list[Path]:
-    """Write every figure of a report as SVG, PNG and PDF; the paths of the files.
+    """Write every figure of a report as SVG, PNG and PDF; returns the paths.
 
-    Needs the extra ``images`` and an installed Chrome or Chromium, and says so (`ChromiumNotFound`)
-    where there is none.
+    Needs the extra ``images`` and an installed Chrome or Chromium; raises `ChromiumNotFound`
+    if there is none.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def write_images(
 
 
 def _list_pictures(sections: Sequence[Section], own: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and figure of each panel and head view; the streams' own view bears no suffix."""
+    """Iterate over name and figure of each panel and head view; the own view has no suffix."""
     for section in sections:
         for panel in section.panels:
             heads = {str(trace.meta["head"]) for trace in panel.figure.data} - {""}

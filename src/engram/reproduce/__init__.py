@@ -1,9 +1,8 @@
-"""Published tables again: plan which cells can be made, run within a budget, put our numbers
-beside the paper's.
+"""Reproduction of published tables: plan which cells can be made, run within a budget, compare
+our numbers with the paper's.
 
-What a single paper chooses is in `reproduce.papers`; the printed numbers are in
-`records.printed_tables`. Begin with `reproduce_table` (`reproduce`), then `paper_table` and
-`planning`.
+Not here: the choices of single papers (engram.reproduce.papers), the printed numbers
+(engram.records.printed_tables). Begin with reproduction.reproduce, then paper_table and planning.
 """
 
 from __future__ import annotations

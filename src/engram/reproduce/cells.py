@@ -1,4 +1,4 @@
-"""Cells: the numbers of a paper's table, and expressions that choose some of them."""
+"""`Cell`, one printed number of a paper's table, and expressions that choose cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CELL_KEYS = (
     "dataset", "setting", "order", "augmentation", "method", "nd_method", "backbone", "params",
     "stage", "metric",
 )  # fmt: skip
-DISPARITIES = ("AOPD", "MOPD")  # in percent where they are printed
+DISPARITIES = ("AOPD", "MOPD")  # printed in percent
 _FILTER = re.compile(r"""\s*([^=,\s]*)\s*(=)?\s*("[^"]*"|'[^']*'|[^,]*)\s*(?:,|$)""")
 
 
@@ -28,11 +28,11 @@ class Cell:
     Parameters
     ----------
     key
-        What the number is about; the names of `CELL_KEYS`.
+        The values of `CELL_KEYS` that identify the number.
     value, std
-        As printed, in the paper's units; NaN where it is not legible or not given.
+        As printed, in the paper's units; NaN if illegible or not given.
     doubt
-        Why the printed number may be wrong, "" for no reason.
+        Why the printed number may be wrong; "" for no doubt.
 
     Examples
     --------
@@ -53,11 +53,11 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Row and column in words, without the metric."""
+        """Row and column as text, without the metric."""
         return " ".join(self[k] for k in CELL_KEYS if self[k] and k not in ("metric", "stage"))
 
     def name_on(self, data: str) -> str:
-        """The same on other data, whose name stands in for the paper's; "" for the paper's own."""
+        """Return the name with other data in place of the paper's; "" for the paper's own."""
         return replace(self, key={**self.key, "dataset": data}).name if data else self.name
 
     @property
@@ -67,17 +67,17 @@ class Cell:
 
     @property
     def ddof(self) -> int:
-        """What the paper's own deviations take from the number of repetitions.
+        """Delta degrees of freedom of the paper's standard deviations.
 
-        CGL's printed ones fit its counts of test sequences only if they divide by that number
-        itself; of the others nothing is known but the usual.
+        CGL's deviations match its counts of test sequences only if they divide by the number of
+        repetitions itself; for the others the usual is assumed.
         """
         return 0 if self.paper == "cgl" else 1
 
 
 @functools.cache
 def read_cells(paper: str, table: str) -> tuple[Cell, ...]:
-    """The cells of a paper's table, from the reference tables; those of one row step by step.
+    """Read the cells of a paper's table from the reference tables, row by row.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def _text(value: Any) -> str:
 
 
 def parse_expression(expression: str) -> dict[str, tuple[str, ...]]:
-    """``key=value|value,key=value`` as a mapping; values may hold ``*`` and may be quoted.
+    """Parse ``key=value|value,key=value``; values may contain ``*`` and may be quoted.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def parse_expression(expression: str) -> dict[str, tuple[str, ...]]:
 
 
 def choose_cells(cells: Sequence[Cell], expression: str) -> tuple[Cell, ...]:
-    """The cells that an expression names; a name that none has is refused with the nearest one.
+    """Choose the cells that match an expression; raises for unknown names, with suggestions.
 
     Examples
     --------
@@ -168,6 +168,6 @@ def _used_keys(cells: Iterable[Cell]) -> set[str]:
 
 
 def _matches_any(value: str, patterns: Iterable[str]) -> bool:
-    # A bracket is no pattern here: names such as "A[5]" stand for themselves.
+    # Brackets are not patterns, since names such as "A[5]" contain them.
     plain = (p.lower().replace("[", "[[]") for p in patterns)
     return any(fnmatch.fnmatchcase(value.lower(), p) for p in plain)

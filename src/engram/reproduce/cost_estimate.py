@@ -1,4 +1,4 @@
-"""What runs will cost: a few steps are timed on the device, the rest is multiplied."""
+"""Estimates of training time: a few steps are timed on the device and extrapolated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engram.learner import torch_startup
 from engram.methods.method import Method
 from engram.streams.stream import Stream, Task
 
-FORWARD_SHARE = 1 / 3  # of a step: evaluation does no backward pass
+FORWARD_SHARE = 1 / 3  # share of a step for evaluation, which has no backward pass
 
 
 TimingCallback = Callable[[str, int, int], None]  # label, place and number of groups
@@ -28,20 +28,20 @@ TimingCallback = Callable[[str, int, int], None]  # label, place and number of g
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """The estimate for runs that train together."""
+    """Estimated cost of runs that train together."""
 
-    label: str  # of the first run
+    label: str  # label of the first run
     labels: tuple[str, ...]
     runs: int
     lockstep: bool
-    steps: int  # of the longest run
+    steps: int  # steps of the longest run
     step_seconds: float  # of one step of all runs that train together, or of one run
-    seconds: float  # in all
-    timed: bool = True  # else taken from runs of the same network, by another method
+    seconds: float  # in total
+    timed: bool = True  # otherwise estimated from runs of the same network by another method
 
 
 def count_steps(run: Run) -> int:
-    """Optimiser steps of a run over all tasks, as far as they are known beforehand."""
+    """Count the optimiser steps of a run over all tasks, as far as known beforehand."""
     return sum(_count_stage_steps(run, stage) for stage in range(len(run.stream)))
 
 
@@ -57,7 +57,7 @@ def _count_stage_steps(run: Run, stage: int) -> int:
 
 
 def _count_epoch_rows(run: Run, stage: int) -> int:
-    """Rows that one epoch of a stage goes over."""
+    """Count the rows of one epoch of a stage."""
     tasks = run.stream.tasks
     own, kind = len(tasks[stage].train), run.method.replay(stage).kind
     past = [len(task.train) for task in tasks[:stage]]
@@ -74,7 +74,7 @@ def _count_epoch_rows(run: Run, stage: int) -> int:
 
 
 def _count_scored_rows(run: Run) -> int:
-    """Rows that a run evaluates: after every stage those of all tasks, in epochs the task's own."""
+    """Count the rows that a run evaluates after stages and epochs."""
     stream, kind = run.stream, run.stream.held_out
     held = sum(len(getattr(task, kind)) for task in stream) if kind else 0
     after = len(stream) * (sum(len(task.test) for task in stream) + held)
@@ -82,16 +82,16 @@ def _count_scored_rows(run: Run) -> int:
 
 
 def _count_validated_rows(run: Run, stage: int) -> int:
-    """Rows that early stopping and the learning rate look at, in all epochs of a stage."""
+    """Count the rows validated for early stopping and the learning rate in a stage."""
     if not run.training.validates:
         return 0
-    every = run.method.replay(stage).kind == "complete"  # is validated on all tasks so far
+    every = run.method.replay(stage).kind == "complete"  # validates on all tasks so far
     tasks = run.stream.tasks[0 if every else stage : stage + 1]
     return run.training.length(stage)[0] * _count_distinct([task.valid for task in tasks])
 
 
 def _count_distinct(rows: Sequence[torch.Tensor]) -> int:
-    """How many rows there are, each once, whatever tasks it is in."""
+    """Count distinct rows over tasks."""
     return len(torch.cat(list(rows)).unique())
 
 
@@ -99,12 +99,12 @@ def estimate_costs(
     plans: Sequence[Plan], *, device: Any = "auto", together: bool | None = None,
     group_size: int = 0, tell: TimingCallback | None = None, limit: float | None = None,
 ) -> list[CostEstimate]:  # fmt: skip
-    """Time a few steps of every group of runs and extrapolate; `tell` hears what is timed next.
+    """Time a few steps of every group of runs and extrapolate; `tell` receives the next group.
 
-    With a `limit` in seconds, every kind of run is timed by two steps, those first that seem to
-    take longest, and the costliest again, and then more closely, in the time that is left. Where
-    the limit comes first, one kind for each network is timed in any case; what others take is
-    guessed from it by the passes of a step (`count_passes`), and they say so.
+    With a `limit` in seconds, every kind of run is timed by two steps, those first that probably
+    take longest; the costliest are timed again, and then more closely, in the remaining time. If
+    the limit is reached first, one kind for each network is timed in any case; the others are
+    estimated from it by the passes of a step (`count_passes`), and marked as not timed.
     """
     if not plans:
         return []
@@ -123,7 +123,7 @@ def estimate_costs(
             tell(plans[group.places[0]].label, *of)
 
     timing = RunTimer(engine.device)
-    # runs on copied images stand for those without: making the copies is part of their steps
+    # runs on copied images represent those without: making the copies is part of their steps
     order = sorted(groups, key=lambda group: group.runs[0].stream.data.copies is None)
     if limit is not None:
         _time_within_limit(limit, timing, order, told)
@@ -141,8 +141,8 @@ def estimate_costs(
 def _time_within_limit(
     limit: float, timing: RunTimer, groups: Sequence[TimedGroup], tell: Callable[..., Any]
 ) -> None:
-    """Time kinds of runs for so many seconds: each once, then those that matter more closely."""
-    ends = torch_startup.Stopwatch(-limit)  # what torch does once in a process is nobody's time
+    """Time kinds of runs for so many seconds: each once, then the costliest more closely."""
+    ends = torch_startup.Stopwatch(-limit)  # without the time of torch's one-off startup
     steps, by_kind, by_network = dict[Any, int](), dict[Any, TimedGroup](), dict[Any, TimedGroup]()
     for group in groups:
         by_kind.setdefault(group.kind, group)
@@ -188,35 +188,35 @@ def _make_cost_estimate(plans: Sequence[Plan], lockstep: bool, found: RunSeconds
     )  # fmt: skip
 
 
-# Seconds of a few steps: what forecasts are multiplied from.
+# Timing of a few steps.
 
 
 FEW_STEPS, MORE_STEPS = (
     2,
     10,
-)  # steps of the two stages of a close look; their difference leaves openings out
+)  # steps of the two stages of a close timing, whose difference excludes the fixed part
 SLOW_STAGE_SECONDS = (
-    1.0  # seconds of a stage with one step above which as few steps as possible must do
+    1.0  # seconds of a one-step stage above which as few steps as possible are timed
 )
 SHORT_STEPS_SECONDS = (
-    0.1  # seconds of a few steps among which the opening of a stage may be the most
+    0.1  # seconds of a few steps below which the fixed part of a stage may dominate
 )
-ROW_STRIDE = 8  # of so many rows one is enough to time slow steps over whole tasks
+ROW_STRIDE = 8  # one of so many rows is enough to time slow steps over whole tasks
 REPLAY_ADDING_ROWS = ("pair", "separate", "tasks")  # kinds of replay that add rows to every step
 
 
 class RunSeconds(NamedTuple):
-    """What runs that train together take."""
+    """Seconds of runs that train together."""
 
-    step: float  # of all of them
-    fixed: float  # of what a stage costs besides steps
-    before: float = 0.0  # of what one of them learns before its first task
-    timed: bool = True  # or taken from other runs of the same network
+    step: float  # a step of all of them
+    fixed: float  # a stage besides its steps
+    before: float = 0.0  # pretraining of one of them
+    timed: bool = True  # otherwise estimated from other runs of the same network
 
 
 @dataclass(frozen=True, eq=False)
 class TimedGroup:
-    """Runs that train together, as many of them as are timed, and small streams for them."""
+    """Runs that train together, as many as are timed, with small streams for them."""
 
     places: Sequence[int]
     lockstep: bool
@@ -225,58 +225,58 @@ class TimedGroup:
 
     @property
     def network(self) -> tuple[Any, ...]:
-        """What most of a step's time depends on."""
+        """The key of the network and batch, which mostly determine the time of a step."""
         run, data = self.runs[0], self.runs[0].stream.data
         model = repr(run.model) if isinstance(run.model, (str, dict)) else id(run.model)
         training = (run.training.batch_size, run.loss, run.training.precision, run.training.augment)
         rows = (data.sample_shape, type(data.x), data.crop)
-        # whole tasks are batches where no size is given: other rows are other steps
+        # without a batch size, whole tasks are batches, so their rows matter
         whole = None if run.training.batch_size else id(data)
         return len(self.runs), model, training, rows, whole, len(run.stream.order)
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What the time of a step depends on; heads, strengths and which rows do not matter."""
+        """The key of all that determines the time of a step, such as shapes but not strengths."""
         method = self.runs[0].method
         parts = getattr(method, "parts", (method,))
         return *self.network, tuple((type(p).__name__, getattr(p, "variant", "")) for p in parts)
 
 
 class QuickTiming(NamedTuple):
-    """A stage of two steps, the streams it went over, and how much longer whole ones take."""
+    """Timing of a stage of two steps over reduced streams, and the factor for whole ones."""
 
     spent: StageSeconds
     streams: Sequence[Stream]
     scale: float
-    before: float  # seconds of a prologue
+    before: float  # seconds of pretraining
 
     def seconds(self, factor: float = 1.0) -> RunSeconds:
-        """What runs take, if later steps take so much of the second one."""
+        """Return the seconds of runs whose later steps take `factor` times the second one."""
         step = self.spent.step * factor
         fixed = self.spent.after + max(self.spent.training - FEW_STEPS * self.spent.step, 0.0)
         return RunSeconds(step * self.scale, fixed * self.scale, self.before)
 
 
 class RunTimer:
-    """Times kinds of runs on a device, and remembers what it found.
+    """Times kinds of runs on a device and caches the results.
 
-    Three looks at a kind, each closer and longer than the one before: `glance`, `look_again`, and
-    `look_closely`.
+    A kind can be timed in three ways, each more exact and longer: `time_quickly`, `time_late_step`,
+    and `time_closely`.
     """
 
     def __init__(self, device: Any) -> None:
         self.device = device
-        self._groups: dict[Any, TimedGroup] = {}  # the one of each kind that was timed
+        self._groups: dict[Any, TimedGroup] = {}  # kind: the group that was timed
         self._glances: dict[Any, QuickTiming] = {}
-        self._again: dict[Any, float] = {}  # seconds of a late step of ten, by kind
+        self._again: dict[Any, float] = {}  # kind: seconds of a late step of ten
         self._close: dict[Any, RunSeconds] = {}
 
     def is_timed(self, group: TimedGroup) -> bool:
-        """Whether runs of this kind were timed."""
+        """Return whether runs of this kind were timed."""
         return group.kind in self._groups
 
     def seconds_of(self, group: TimedGroup) -> RunSeconds:
-        """The seconds of a kind; where it was not timed, by others of the same network."""
+        """Return the seconds of a kind, or an estimate from others of the same network."""
         kind = group.kind
         if kind in self._close:
             return self._close[kind]
@@ -291,25 +291,25 @@ class RunTimer:
         return RunSeconds(step, of_one.fixed, before, timed=False)
 
     def _of_plain(self, group: TimedGroup) -> RunSeconds:
-        """What a method with one pass in a step would take."""
+        """Estimate the seconds of a method with one pass in a step."""
         found = self.seconds_of(group)
         return found._replace(step=found.step / count_passes(group.runs[0].method))
 
     def seconds_needed(self, group: TimedGroup, *, closely: bool = False) -> float:
-        """About how many seconds another look takes: stages after first ones with one step."""
+        """Estimate the seconds of another timing."""
         found = self.seconds_of(group)
         if not closely:
             return (1 + MORE_STEPS) * found.step + 2 * found.fixed
         return 2 * (2 * FEW_STEPS + MORE_STEPS) * found.step + 12 * found.fixed
 
     def time_quickly(self, group: TimedGroup) -> None:
-        """Time a kind by two steps of one stage, its opening among them; unless it is known."""
+        """Time a kind by two steps of one stage, its fixed part included, unless timed before."""
         if not self.is_timed(group):
             self._glances[group.kind] = _time_quickly(group, self.device)
             self._groups[group.kind] = group
 
     def time_late_step(self, group: TimedGroup) -> None:
-        """Time a late step of ten: on CUDA the first ones are not yet replayed."""
+        """Time a late step of ten, since on CUDA the first ones do not replay a graph yet."""
         kind, glance = group.kind, self._glances[group.kind]
         slow = SLOW_STAGE_SECONDS if self.device.type == "cuda" else SHORT_STEPS_SECONDS
         if kind not in self._again and glance.spent.training * glance.scale < slow:
@@ -317,7 +317,7 @@ class RunTimer:
             self._again[kind] = found.step
 
     def time_closely(self, group: TimedGroup) -> None:
-        """Time a kind by stages of two and of ten steps, unless that was done."""
+        """Time a kind by stages of two and of ten steps, unless done before."""
         if group.kind in self._close:
             return
         if not self.is_timed(group) and not self._groups:  # the first steps of a process are slow
@@ -328,7 +328,7 @@ class RunTimer:
 
 
 def count_passes(method: Method) -> int:
-    """About how many passes over a batch a step takes, by the form of a method.
+    """Estimate the passes over a batch in a step from the verbs of a method.
 
     Examples
     --------
@@ -336,7 +336,7 @@ def count_passes(method: Method) -> int:
     >>> count_passes(EWC()), count_passes(ER()), count_passes(AGEM()), count_passes(DGR())
     (1, 2, 2, 3)
     """
-    if method.implements("networks"):  # which learn, too
+    if method.implements("networks"):  # further networks are trained too
         return 3
     beside = method.replay(1).kind in REPLAY_ADDING_ROWS
     return 2 if beside or method.implements("gradient") else 1
@@ -345,7 +345,7 @@ def count_passes(method: Method) -> int:
 def _make_stage_timer(
     group: TimedGroup, device: Any
 ) -> tuple[Callable[..., StageSeconds], Sequence[Stream], float]:
-    """(a function that times a stage, streams with few rows, how much longer whole ones take)."""
+    """Return a function that times a stage, its streams with few rows, and their factor."""
 
     def stage(steps: int, over: Sequence[Stream] = group.streams) -> StageSeconds:
         return time_stage(group.runs, over, steps, device, group.lockstep)
@@ -356,12 +356,12 @@ def _make_stage_timer(
 
 
 def _time_quickly(group: TimedGroup, device: Any) -> QuickTiming:
-    """Two steps of one stage."""
+    """Time two steps of one stage."""
     stage, thin, scale = _make_stage_timer(group, device)
     found, asked = stage(FEW_STEPS, thin), declared_pretraining(group.runs[0].method)
     if (
         scale > 1 and found.training * scale < SLOW_STAGE_SECONDS
-    ):  # a fixed part of a step would be multiplied
+    ):  # otherwise a fixed part of the step would be multiplied
         thin, scale = group.streams, 1.0
         found = stage(FEW_STEPS, thin)
     before = (
@@ -371,26 +371,24 @@ def _time_quickly(group: TimedGroup, device: Any) -> QuickTiming:
 
 
 def _time_closely(group: TimedGroup, device: Any) -> RunSeconds:
-    """By two and by ten steps, twice where that is cheap; by few where steps are slow."""
+    """Time by two and ten steps, twice if that is cheap; by fewer if steps are slow."""
     stage, thin, scale = _make_stage_timer(group, device)
     before = _time_pretraining(group.runs[0], group.streams[0], device)
     one = stage(1, thin).total
-    if one * scale > SLOW_STAGE_SECONDS:  # once more: the first step of a kind may wait for kernels
+    if one * scale > SLOW_STAGE_SECONDS:  # again, as the first step may compile kernels
         one = min(one, stage(1, thin).total)
     if one * scale > SLOW_STAGE_SECONDS:
         step = max(stage(2, thin).total - one, one / 10)
         return RunSeconds(step * scale, max(one - step, 0.0) * scale, before)
     few, more = stage(FEW_STEPS).total, stage(MORE_STEPS).total
-    if (
-        more < SLOW_STAGE_SECONDS
-    ):  # cheap enough to look twice: other processes only ever slow things down
+    if more < SLOW_STAGE_SECONDS:  # cheap enough to time twice and take the minimum
         few, more = min(few, stage(FEW_STEPS).total), min(more, stage(MORE_STEPS).total)
     step = max((more - few) / (MORE_STEPS - FEW_STEPS), few / FEW_STEPS / 100)
     return RunSeconds(step, max(few - FEW_STEPS * step, 0.0), before)
 
 
 def _thin_stream(stream: Stream) -> Stream:
-    """The stream with a few of its rows; a slow step over all of them takes that much longer."""
+    """Reduce a stream to one of `ROW_STRIDE` rows; a step over all takes that much longer."""
     tasks = tuple(replace(task, train=task.train[::ROW_STRIDE]) for task in stream)
     return replace(stream, tasks=tasks)
 
@@ -400,7 +398,7 @@ def _first_rows(streams: Sequence[Stream]) -> int:
 
 
 def _time_pretraining(run: Run, stream: Stream, device: Any) -> float:
-    """Seconds of what a run learns before its first task: a few steps of it are timed."""
+    """Estimate the seconds of pretraining by timing a few of its steps."""
     asked = declared_pretraining(run.method)
     if asked is None:
         return 0.0
@@ -409,7 +407,7 @@ def _time_pretraining(run: Run, stream: Stream, device: Any) -> float:
 
 
 def _time_first_stage(run: Run, stream: Stream, steps: int, device: Any) -> float:
-    """Seconds of the first stage with a prologue of some steps."""
+    """Time the first stage with pretraining of some steps."""
     training = shorten_training(run.training, 1)
     small = replace(run, stream=stream, training=training, method=shorten_pretraining(run, steps))
     first = next(iter(Engine([small], device=device).stages()))
@@ -417,7 +415,7 @@ def _time_first_stage(run: Run, stream: Stream, steps: int, device: Any) -> floa
 
 
 def shrink_stream(stream: Stream, batch: int) -> Stream:
-    """The stream with just enough rows for full batches, and hardly any to evaluate."""
+    """Reduce a stream to just enough rows for full batches, with few to evaluate."""
     return replace(stream, tasks=tuple(_shrink_task(task, batch) for task in stream))
 
 
@@ -429,13 +427,13 @@ def _shrink_task(task: Task, batch: int) -> Task:
     )  # fmt: skip
 
 
-# Seconds of one stage with a few steps.
+# Timing of one stage.
 
 
 class StageSeconds(NamedTuple):
-    """Seconds of a stage: until its last step, and from there on.
+    """Seconds of a stage up to its last step, and after it.
 
-    Also those of a late step of it, and of prologues before it.
+    Also those of one of its late steps, and of pretraining before it.
     """
 
     training: float
@@ -451,7 +449,7 @@ class StageSeconds(NamedTuple):
 def time_stage(
     runs: Sequence[Run], streams: Sequence[Stream], steps: int, device: Any, lockstep: bool
 ) -> StageSeconds:
-    """Seconds of the second stage, in which penalties and memories are at work."""
+    """Time the second stage, in which penalties and memories are active."""
     small = [
         replace(
             run,
@@ -478,29 +476,29 @@ def time_stage(
 
 
 class _StageWatch:
-    """Seconds from the beginning of a stage to its last step, by stage; as progress is told.
+    """Checkpointer that records the time of every step instead of saving.
 
-    It also has itself asked after every step, as if to save, to tell late steps from early ones.
+    The engine asks after each step whether to save, which separates late from early steps.
     """
 
-    every = 0.0  # seconds between two saves, so that each step is a slice
+    every = 0.0  # asked after each step
     should_stop = False
 
     def __init__(self, device: torch.device, prologue: bool) -> None:
         self.device, self.prologue = device, prologue
         self.seconds: dict[int, float] = {}
         self._began, self._seen = 0.0, set[int]()
-        self._marks: list[float] = []  # when each step of the stage was done
+        self._marks: list[float] = []  # time at the end of each step of the stage
 
     def due(self) -> bool:
         self._marks.append(self._now())
         return False
 
     def save(self, *_: Any) -> None:
-        """Nothing is kept."""
+        """Save nothing."""
 
     def late_step(self, steps: int, training: float) -> float:
-        """Seconds of a step in the later half of a stage; the sum, where it has several phases."""
+        """Return the seconds of a step in the later half of a stage, summed over phases."""
         marks = self._marks
         phases = [marks[start : start + steps] for start in range(0, len(marks), steps)]
         if steps < 2 or not phases or len(phases[-1]) != steps:
@@ -509,7 +507,7 @@ class _StageWatch:
         return sum(upper_median(np.diff(times).tolist()) for times in late)
 
     def entered(self, places: Sequence[int], stage: int) -> Callable[[int, int], None]:
-        if self.prologue and not self._seen.issuperset(places):  # told as the first stage
+        if self.prologue and not self._seen.issuperset(places):  # pretraining
             stage = PRETRAINING_STAGE
             self._seen.update(places)
         self._began, self._marks = self._now(), []
@@ -528,14 +526,14 @@ class _StageWatch:
 
 
 def upper_median(values: Sequence[float]) -> float:
-    """The value in the middle, of two the greater one."""
+    """Return the median, of two middle values the greater one."""
     return sorted(values)[len(values) // 2]
 
 
 def shorten_pretraining(run: Run, steps: int) -> Method:
-    """The method with a prologue of a few steps: tasks take no longer after a long one.
+    """Shorten a method's pretraining to a few steps, which does not change the time of tasks.
 
-    Tasks that it passes over are trained, or there would be nothing to time.
+    Tasks that it replaces are trained, or there would be nothing to time.
     """
     if getattr(run.method, "skip", 0):
         passed: dict[str, Any] = {"skip": 0}
@@ -547,8 +545,8 @@ def shorten_pretraining(run: Run, steps: int) -> Method:
 
 
 def shorten_training(training: Training, steps: int) -> Training:
-    """Settings for a few steps."""
-    # one step of the first stage is enough to have a past
+    """Return training settings for a few steps."""
+    # one step of the first stage is enough to fill memories and importances
     return replace(
         training, iterations=steps, epochs=1, first_task_scale=1 / steps, evaluate_every=0,
         patience=0, restore_best=False, schedule="constant", stop_lr=0.0,

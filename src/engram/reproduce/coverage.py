@@ -1,4 +1,4 @@
-"""How far a paper has been reproduced: counts of verdicts by table, from what is recorded."""
+"""Coverage of a paper: counts of verdicts by table, from recorded runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERDICTS = (AGREES, DIFFERS, NOT_COMPARABLE)
 
 @dataclass(frozen=True)
 class TableCoverage:
-    """Cells of one table, or of several that one call makes; a figure has none.
+    """Counts of the cells of one table, or of several made together; a figure has none.
 
     `changed` counts those among the made ones that were made with another preset only; another
     number of seeds is none. `drawn`: the numbers of the figure are there.
@@ -47,7 +47,7 @@ class TableCoverage:
 def count_coverage(
     paper: str, folder: str | Path = "runs/reproduce", *, end: str = ""
 ) -> list[TableCoverage]:
-    """One line per table, group and figure of a paper.
+    """Count the coverage of each table, group and figure of a paper.
 
     Parameters
     ----------
@@ -71,13 +71,13 @@ def count_coverage(
 
 
 def _file_stems(paper: str, name: str, end: str) -> list[str]:
-    """Names of the run directories, and saved files, that a table or figure may be in."""
+    """Return the names of run directories and files that a table or figure may be in."""
     stems = (paper_folders(paper).get(name, ""), f"{paper}-{name}")
     return [stem + end for stem in stems if stem]
 
 
 def _is_drawn(paper: str, name: str, base: Path, end: str) -> bool:
-    """Whether the numbers of a figure are there; one of several data sets has a file for each."""
+    """Return whether all files with the numbers of a figure exist."""
     stems = _file_stems(paper, name, end)
     places = [base / "figures", *(base / stem / "figures" for stem in stems)]
     files = [base / f"{stem}.csv" for stem in stems if stem == f"{paper}-{name}{end}"]
@@ -88,7 +88,7 @@ def _is_drawn(paper: str, name: str, base: Path, end: str) -> bool:
 
 
 def read_recorded_lines(paper: str, folder: str | Path, *, end: str = "") -> pd.DataFrame:
-    """The lines of a paper, one per cell: the preset's, or the last of other settings."""
+    """Read the lines of a paper, one per cell: the preset's, or the last of other settings."""
     import pandas as pd
 
     base = Path(folder)
@@ -108,7 +108,7 @@ def read_recorded_lines(paper: str, folder: str | Path, *, end: str = "") -> pd.
 
 
 def _nearness(settings: str) -> int:
-    """How near settings are to the preset: 2 the preset, 1 with other seeds, 0 otherwise.
+    """Rank settings: 2 for the preset, 1 for the preset with other seeds, 0 otherwise.
 
     Examples
     --------
@@ -136,7 +136,7 @@ def _count_verdicts(paper: str, name: str, title: str, found: pd.DataFrame) -> T
 
 
 def sum_coverage(lines: Iterable[TableCoverage]) -> TableCoverage:
-    """The sum of several."""
+    """Sum the coverage of several tables."""
     every = list(lines)
     names = ("cells", "agrees", "differs", "not_comparable", "changed")
     return TableCoverage("", "", *(sum(getattr(one, name) for one in every) for name in names))

@@ -1,5 +1,5 @@
-"""Measures: from recorded runs to one value per repetition, of accuracy matrices, orders and
-novelty detectors.
+"""Measures, functions of a `Result` that give one value per repetition: of accuracy matrices,
+orders and novelty detectors.
 
 Every function here returns a `Measure`. Values are aligned with the seeds of the recipe, so that
 differences between recipes are taken seed by seed; what is not finished is NaN. Where recipes are
@@ -28,7 +28,7 @@ DISPARITIES = ("aopd", "mopd")
 
 
 def select_runs(result: Result, recipes: Sequence[Recipe], head: str) -> Result | None:
-    """The runs of some recipes, seen through a head; None if none is there.
+    """Select the runs of some recipes in a head view; None if there are none.
 
     `result` knows recipes by their keys, see `engram.reproduce.reproduction.select_by_recipe`.
     """
@@ -52,7 +52,7 @@ def _as_list(recipe: Recipe | Sequence[Recipe]) -> Sequence[Recipe]:
 
 
 def _align_with_seeds(recipes: Sequence[Recipe], runs: Result | None, values: Any) -> Floats:
-    """[order and seed] values of the runs in the order of the recipes and of their seeds."""
+    """Align values of runs with the recipes and their seeds, [order and seed]."""
     keys = [] if runs is None else [(run.order, run.seed) for run in runs.runs]
     known = dict(zip(keys, values, strict=True))
     wanted = [(one.order, seed) for one in recipes for seed in one.seeds]
@@ -67,7 +67,7 @@ def metric(
     percent: bool = False,
     **options: Any,
 ) -> Measure:
-    """A matrix metric after the last task, such as average_accuracy or forgetting."""
+    """Measure a matrix metric after the last task, such as average_accuracy or forgetting."""
     recipes = _as_list(recipe)
 
     def measure(result: Result) -> Floats:
@@ -81,7 +81,7 @@ def metric(
 def metric_at_stages(
     name: str, recipe: Recipe | Sequence[Recipe], *, head: str, **options: Any
 ) -> Callable[[int], Measure]:
-    """A matrix metric after any stage, counted from 0; the runs are looked up once for all."""
+    """Measure a matrix metric after any stage (from 0), looking up the runs once."""
     known: WeakKeyDictionary[Result, Floats] = WeakKeyDictionary()
     recipes = _as_list(recipe)
     count = sum(len(one.seeds) for one in recipes)
@@ -109,7 +109,7 @@ def metric_at_stages(
 
 
 def newest_task_accuracy(recipe: Recipe | Sequence[Recipe], *, head: str) -> Measure:
-    """Accuracy on the last task right after it was learnt."""
+    """Measure the accuracy on the last task right after it was learnt."""
     recipes = _as_list(recipe)
 
     def measure(result: Result) -> Floats:
@@ -126,7 +126,7 @@ def newest_task_accuracy(recipe: Recipe | Sequence[Recipe], *, head: str) -> Mea
 
 
 def intransigence(recipe: Recipe, reference: Recipe, *, head: str) -> Measure:
-    """How far the last task stays below a jointly trained reference, seed by seed.
+    """Measure how far the last task stays below a jointly trained reference, seed by seed.
 
     The last task of the reference's stream must be that of the recipe's.
     """
@@ -136,7 +136,7 @@ def intransigence(recipe: Recipe, reference: Recipe, *, head: str) -> Measure:
 
 
 def difference(first: Measure, second: Measure) -> Measure:
-    """The first measure minus the second, repetition by repetition."""
+    """Subtract the second measure from the first, repetition by repetition."""
 
     def measure(result: Result) -> Floats:
         a, b = first(result), second(result)
@@ -147,7 +147,7 @@ def difference(first: Measure, second: Measure) -> Measure:
 
 
 def constant(*values: float) -> Measure:
-    """Numbers that need no run.
+    """Return given numbers, which need no run.
 
     Examples
     --------
@@ -164,7 +164,7 @@ def order_disparities(
     head: str = "single",
     percent: bool = True,
 ) -> dict[str, Measure]:
-    """AOPD and MOPD of one method over all its orders, one value per seed.
+    """Measure AOPD and MOPD of one method over all its orders, one value per seed.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def order_disparities(
     """
     from engram import metrics
 
-    # both come out of one pass over thousands of runs
+    # both are computed in one pass over thousands of runs
     known: WeakKeyDictionary[Result, dict[str, Floats]] = WeakKeyDictionary()
 
     def found(result: Result) -> dict[str, Floats]:
@@ -214,7 +214,7 @@ def order_disparities(
     return {which: pick(which) for which in DISPARITIES}
 
 
-# Measures of what detectors find novel: from stored scores to one value per repetition.
+# Measures of novelty detectors, from stored scores.
 
 
 # (detector, stage from 0) to the comparisons of one run
@@ -223,7 +223,7 @@ _KNOWN_COMPARISONS: WeakKeyDictionary[Result, dict[RunKey, Comparisons]] = WeakK
 
 
 def detector_comparisons(result: Result, recipe: Recipe) -> dict[int, Comparisons]:
-    """Every comparison of a recipe's runs, by seed; made once for each result.
+    """Compute every comparison of a recipe's runs by seed, cached per result.
 
     `result` knows recipes by their keys, see `engram.reproduce.reproduction.select_by_recipe`.
     """
@@ -242,7 +242,7 @@ def detector_comparisons(result: Result, recipe: Recipe) -> dict[int, Comparison
 
 
 def detector_class_name(probe: str) -> str:
-    """The class of a detector from its name: without options, whether tuned or not.
+    """Return the class of a detector in lower case from its name, tuned or not.
 
     Examples
     --------
@@ -255,10 +255,10 @@ def detector_class_name(probe: str) -> str:
 def detection_metric(
     recipe: Recipe, detector: str, metric: str, stages: int | Sequence[int]
 ) -> Measure:
-    """A comparison, in percent: after one stage (from 0), or the mean over several.
+    """Measure a comparison in percent, after one stage (from 0) or averaged over several.
 
-    Stages without the number (no earlier tasks, nothing forgotten) do not count in a mean; a run
-    that has not got through all of them has none.
+    Stages without the number (no earlier tasks, nothing forgotten) are left out of the mean; a run
+    that has not finished all of them has none.
 
     Parameters
     ----------
@@ -286,9 +286,9 @@ def _mean(found: Comparisons, detector: str, metric: str, stages: Sequence[int])
 
 
 def auc_against_last_task(result: Result, recipe: Recipe) -> dict[tuple[str, int], list[float]]:
-    """By detector and task: AUC of the task's inside items against the last task, before that.
+    """Compute the AUC of each task's inside items against the last task before it is learnt.
 
-    One value for every run that got so far.
+    By detector and task, with one value for every run that reached the stage.
     """
     found: dict[tuple[str, int], list[float]] = {}
     own = {run for run in result.runs if (run.recipe, run.order) == (recipe.key, recipe.order)}

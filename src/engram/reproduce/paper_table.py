@@ -1,4 +1,4 @@
-"""Tables and figures of a paper, and how each of their numbers is made."""
+"""`PaperTable` and `PaperFigure`, and `CellEntry`: how each printed number is made."""
 
 from __future__ import annotations
 
@@ -22,20 +22,18 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Measure = Callable[["Result"], Floats]
 
-# Reasons that are known before anything runs.
+# Reasons for differences that are known before anything runs.
 EPOCHS_UNSTATED = "epochs unstated"
 VARIANT_UNSTATED = (
     "variant"  # the paper leaves details of the method open, or the authors' code differs
 )
 DATA_SUBSET = "data subset"
 OTHER_DATA = "other data"
-OOD_SET_UNSTATED = "outside set"  # a set that is not part of the protocol's own data
-SPLIT_UNSTATED = "split unstated"  # which rows are tested matters where they are few
+OOD_SET_UNSTATED = "outside set"  # needs data that is not part of the protocol
+SPLIT_UNSTATED = "split unstated"  # matters if there are few test rows
 COPIES_UNSTATED = "copies unstated"  # how many samples an augmentation adds
 DOUBTFUL_CELL = "doubtful cell"
-DOUBTFUL_ORDER = (
-    ORDER_IN_DOUBT  # whether the paper's numbers were made with the order they stand under
-)
+DOUBTFUL_ORDER = ORDER_IN_DOUBT  # the paper's numbers may be of another order
 REASONS = {
     EPOCHS_UNSTATED: "the paper does not say how long a task is trained",
     VARIANT_UNSTATED: (
@@ -53,27 +51,27 @@ REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class CellEntry:
-    """How the number of one cell is made.
+    """Recipes and measure behind one cell.
 
     Parameters
     ----------
     recipes
-        What has to be run, seeds inside. Cells share recipes, which are run once. Without recipes
-        the number is computed on the spot.
+        The recipes to run, with seeds. Cells share recipes, which are run once. Without recipes
+        the number is computed directly.
     measure
         From the Result that holds all runs of the recipes, under their keys, to one value per
         repetition (seed), in the units of the paper; NaN for repetitions that are not finished.
     reasons
         Reasons for a difference that are known beforehand, see `REASONS`.
     tolerance
-        Largest difference that is no difference, in the units of the paper.
+        Largest difference that counts as agreement, in the units of the paper.
     missing
-        Why the number cannot be made at all, "" if it can.
+        Why the number cannot be made; "" if it can.
     counted
         For numbers of the data itself: a recipe, which is not run, and what to count of its stream.
         The plan puts the number into `measure`.
     tasks
-        How many tasks are learnt when it is measured. A stream of other data may have fewer.
+        Number of tasks learnt when it is measured. A stream of other data may have fewer.
 
     Examples
     --------
@@ -91,7 +89,7 @@ class CellEntry:
 
 
 def stand_in_data(entry: CellEntry) -> str:
-    """The data that a number is made on where it is not the paper's, "" where it is.
+    """Return the data that replaces the paper's; "" for the paper's own.
 
     Examples
     --------
@@ -106,10 +104,10 @@ def stand_in_data(entry: CellEntry) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-    """A figure: what has to be run, the numbers it shows, and the drawing.
+    """A figure of a paper: the recipes to run, its numbers, and its drawing.
 
-    `rows` says of each recipe what it stands for, under the names by which cells are chosen, so
-    that some can be run by themselves; nothing for one that all others need.
+    `rows` describes each recipe by the keys with which cells are chosen, so
+    that some can be run by themselves; it is empty for recipes that all others need.
     """
 
     name: str
@@ -137,17 +135,17 @@ class PaperTable:
     name
         ``paper/table``, such as ``rwalk/1``.
     figures
-        Drawn from the same runs; a figure of the paper is a table without cells.
+        Figures drawn from the same runs; a figure of the paper is a table without cells.
     preset
-        The object that holds the choices which the paper leaves open.
+        The preset, with the choices that the paper leaves open.
     settings
-        Where `preset` is not the one the paper is reproduced with: field to value.
+        Changed fields of the preset and their values.
     parts
         Fields of the preset that matter for one data set only: field to the data set's name.
     folder
-        Name of the run directory, where it is shared with other tables; "" for one of its own.
+        Name of the run directory, if shared with other tables; "" for its own.
     rank
-        Which recipes of a data set are run first, the lowest; equal ones in the order of the cells.
+        Order in which the recipes of a data set are run, lowest first; then by cells.
     """
 
     name: str
@@ -163,7 +161,7 @@ class PaperTable:
     rank: Callable[[Recipe], int] = _rank_equally
 
     def settings_of(self, cell: Cell) -> str:
-        """The settings that a cell is made with, as text; those of other data sets do not matter.
+        """Return the changed settings that apply to a cell, as text.
 
         Examples
         --------
@@ -177,19 +175,19 @@ class PaperTable:
 
     @property
     def recipes(self) -> list[Recipe]:
-        """Every recipe of the table once; cells that cannot be made have none."""
+        """List every recipe of the table once; cells that cannot be made have none."""
         every = [r for cell in self.cells for r in self.entry(cell).recipes]
         every += [r for figure in self.figures for r in figure.recipes]
         return list({run_key(recipe): recipe for recipe in every}.values())
 
 
 def run_key(recipe: Recipe) -> tuple[str, str, tuple[int, ...]]:
-    """Recipes with equal keys are the same runs."""
+    """Return a key that is equal for recipes with the same runs."""
     return recipe.key, recipe.order, recipe.seeds
 
 
 def format_settings(settings: Mapping[str, str]) -> str:
-    """Settings as text.
+    """Format settings as text.
 
     Examples
     --------

@@ -1,6 +1,4 @@
-"""Which cells of a table can be made here, by which runs, on how many processes and at what
-cost.
-"""
+"""`plan`: find the cells of a table that can be made here, their runs, processes and cost."""
 
 from __future__ import annotations
 
@@ -41,12 +39,12 @@ from engram.streams.stream import Stream
 
 @dataclass(frozen=True)
 class ReproductionPlan:
-    """What a reproduction will do.
+    """Plan of a reproduction.
 
-    `entries` has one entry per cell, with the reasons that the data at hand add; entries and
-    figures whose data is not here say so in `missing`. `done` counts runs finished before. `ids`
+    `entries` has one entry per cell, with reasons that depend on the available data; entries and
+    figures without data have `missing` set. `done` counts runs finished before. `ids`
     are those under which the runs are recorded, by the keys of the recipes; `orders` by key and
-    recorded order those that recipes spell otherwise. `by_recipe` has the runs of each recipe,
+    recorded order those that recipes write differently. `by_recipe` has the runs of each recipe,
     `root` is where data sets are found.
     """
 
@@ -59,8 +57,8 @@ class ReproductionPlan:
     notes: tuple[str, ...] = ()
     done: int = 0
     costs: tuple[CostEstimate, ...] = field(default=())
-    processes: int = 1  # that costs are shared by
-    seconds: float = 0.0  # the estimate for all runs that are not finished, where it was asked for
+    processes: int = 1  # number of processes that share the work
+    seconds: float = 0.0  # estimate for all unfinished runs, if requested
     ids: Mapping[str, str] = field(default_factory=dict)
     orders: Mapping[tuple[str, str], str] = field(default_factory=dict)
     by_recipe: tuple[tuple[Recipe, tuple[Plan, ...]], ...] = ()
@@ -84,7 +82,7 @@ def plan(
     tell: TimingCallback | None = None,
     limit: float | None = None,
 ) -> ReproductionPlan:
-    """Find out what can be run, what is finished already, and how long the rest will take.
+    """Plan what can be run, what is finished already, and how long the rest will take.
 
     Parameters
     ----------
@@ -92,11 +90,11 @@ def plan(
         Folder in which data sets are found by name; the environment variable ENGRAM_DATA by
         default.
     cells
-        Which cells, such as ``dataset=MNIST,method=Vanilla|PI``; "" means all, with the figures
-        that are drawn along with them. Of a figure: which rows are run; what is recorded of the
-        others is drawn, too.
+        Cells to make, such as ``dataset=MNIST,method=Vanilla|PI``; "" means all, with the figures
+        drawn from the same runs. For a figure: the rows to run; recorded ones
+        are drawn too.
     out
-        Run directory; runs that are finished there cost nothing.
+        Run directory; runs finished there cost nothing.
     measure
         Time a few steps of every group of runs on the device.
     tell
@@ -107,14 +105,14 @@ def plan(
     chosen = choose_cells(table.cells, cells) if cells and table.cells else table.cells
     drawn = table.figures if not cells else () if table.cells else choose_rows(table, cells)
     if data_root is not None:
-        search_root(str(data_root))  # a folder that is not there is no reason, but a mistake
+        search_root(str(data_root))  # raises if the folder does not exist
     data_cache = DataCache(None if data_root is None else str(data_root), table.settings)
     _check_settings(table, data_cache)
     entries = tuple(_check_entry(table, cell, data_cache) for cell in chosen)
     figures, absent = _check_figures(drawn, data_cache)
     recipes = _order_recipes(entries, figures, table.rank)
     runs, ids, orders = _make_runs(recipes, data_cache)
-    if figures and cells:  # what is recorded of its other rows is drawn with those that are run
+    if figures and cells:  # recorded numbers of other rows are drawn with those that are run
         names = {figure.name for figure in figures}
         others = [r for one in table.figures if one.name in names for r in one.recipes]
         _, ids, orders = _make_runs(
@@ -143,7 +141,7 @@ def add_costs(
     workers: int = 0,
     compile: bool = False,
 ) -> ReproductionPlan:
-    """The plan with the cost of what is not finished; arguments as in `plan` and `reproduce`."""
+    """Add the cost of unfinished runs to a plan; arguments as in `plan` and `reproduce`."""
     left = find_unfinished(made.runs, out)
     costs = estimate_costs(left, device=device, group_size=group_size, tell=tell, limit=limit)
     count = choose_process_count(
@@ -154,7 +152,7 @@ def add_costs(
 
 
 def choose_rows(table: PaperTable, expression: str) -> tuple[PaperFigure, ...]:
-    """The figures of a table with the recipes of some of their rows, named as cells are.
+    """Choose rows of a table's figures by an expression as for cells.
 
     Examples
     --------
@@ -171,19 +169,19 @@ def choose_rows(table: PaperTable, expression: str) -> tuple[PaperFigure, ...]:
     ]
     named = [cell for _, _, cell in rows if cell.key]
     if not named:
-        raise BadArgument(f"cells: {table.name} is drawn as a whole, it has no rows to choose from")
+        raise BadArgument(f"cells: {table.name} is drawn as a whole and has no rows to choose from")
     chosen = {id(cell) for cell in choose_cells(named, expression)}
     found = []
     for figure in table.figures:
         own = [(recipe, cell) for owner, recipe, cell in rows if owner is figure]
-        if any(id(cell) in chosen for _, cell in own):  # with what all of its rows need
+        if any(id(cell) in chosen for _, cell in own):  # with the recipes that all rows need
             kept = [recipe for recipe, cell in own if not cell.key or id(cell) in chosen]
             found.append(replace(figure, recipes=tuple(kept), rows=()))
     return tuple(found)
 
 
 def _check_settings(table: PaperTable, data_cache: DataCache) -> None:
-    """Complain about settings that no recipe takes, in cells that were not asked for as well."""
+    """Raise for invalid settings, also in cells that were not chosen."""
     if not data_cache.settings:
         return
     for cell in table.cells:
@@ -196,7 +194,7 @@ def _check_settings(table: PaperTable, data_cache: DataCache) -> None:
 def _check_entry(table: PaperTable, cell: Cell, data_cache: DataCache) -> CellEntry:
     try:
         entry = table.entry(cell)
-    except BadArgument as error:  # a method or model that this version does not have
+    except BadArgument as error:  # a method or model missing in this version
         return CellEntry(missing=data_cache.explain_refusal(error))
     if entry.missing:
         return entry
@@ -210,7 +208,7 @@ def _check_entry(table: PaperTable, cell: Cell, data_cache: DataCache) -> CellEn
 
 
 def _explain_short_stream(entry: CellEntry, data_cache: DataCache) -> str:
-    """Why a number is never reached where the stream ends before, "" where it is."""
+    """Explain why a stream is too short for a number; "" if it is long enough."""
     for recipe in entry.recipes:
         count = len(data_cache.stream(recipe))
         if count < entry.tasks:
@@ -219,7 +217,7 @@ def _explain_short_stream(entry: CellEntry, data_cache: DataCache) -> str:
 
 
 def _count_entry(entry: CellEntry, data_cache: DataCache) -> CellEntry:
-    """The entry with the number that is read off the data."""
+    """Fill in the number that is counted in the data."""
     if entry.counted is None:
         return entry
     recipe, count = entry.counted
@@ -242,7 +240,7 @@ def _check_figures(
 def _order_recipes(
     entries: Sequence[CellEntry], figures: Sequence[PaperFigure], rank: Callable[[Recipe], int]
 ) -> list[Recipe]:
-    """All recipes once, one data set after the other, by rank, then as the cells."""
+    """List all recipes once, by data set, then rank, then order of the cells."""
     every = [r for entry in entries for r in entry.recipes]
     every += [r for figure in figures for r in figure.recipes]
     distinct = {run_key(recipe): recipe for recipe in every}
@@ -255,7 +253,7 @@ def _order_recipes(
 def _make_runs(
     ordered: Sequence[Recipe], data_cache: DataCache
 ) -> tuple[list[Plan], dict[str, str], dict[tuple[str, str], str]]:
-    """All runs once, in the order of their recipes; ids and orders."""
+    """Make all runs once, in the order of their recipes, with ids and orders."""
     runs = {run.key: run for recipe in ordered for run in data_cache.runs(recipe)}
     ids = {recipe.key: run.recipe for recipe in ordered for run in data_cache.runs(recipe)}
     orders = {(recipe.key, run.order): recipe.order for recipe in ordered
@@ -264,21 +262,21 @@ def _make_runs(
 
 
 def find_unfinished(runs: Sequence[Plan], out: str | os.PathLike[str] | None) -> list[Plan]:
-    """Runs that are not finished in a run directory."""
+    """Select the runs that are not finished in a run directory."""
     if out is None or not Path(out).is_dir():
         return list(runs)
     folder = RunDirectory(out, create=False)
     return [run for run in runs if not folder.ended(*run.key, stages=len(run.run.stream))]
 
 
-# Data sets and streams of a reproduction, and why some recipe cannot be run here.
+# Data sets and streams of a reproduction.
 
 
 class DataCache:
-    """Data and streams, each loaded once; what cannot be loaded is remembered with the reason.
+    """Cache of data and streams, with the reasons for what cannot be loaded.
 
-    `settings` are the user's changes of the preset. With some, only data that is not here is a
-    reason not to run: everything else is a mistake in them, and raised before anything trains.
+    `settings` are the user's changes of the preset. With changes, only missing data is a
+    reason not to run: any other error is a mistake in them, and raised before training.
     """
 
     def __init__(self, root: str | None, settings: Mapping[str, str]) -> None:
@@ -289,11 +287,11 @@ class DataCache:
         # By identity: cells share recipe objects, and a study of orders has thousands of runs.
         self._sources: dict[int, tuple[Recipe, str]] = {}
         self._runs: dict[int, list[Plan]] = {}
-        self._models: set[str] = set()  # those that were tried
+        self._models: set[str] = set()  # models that were tried
         self._planner = Planner(root)
 
     def explain_refusal(self, error: BadArgument) -> str:
-        """The reason not to run a cell, unless settings are to blame."""
+        """Return the reason not to run a cell; raises if the settings are the cause."""
         if self.settings:
             raise BadArgument(f"{error} (with {format_settings(self.settings)})") from error
         return str(error)
@@ -309,7 +307,7 @@ class DataCache:
         return self.data[source]
 
     def _mistaken(self, recipe: Recipe) -> bool:
-        """Whether a name or option is wrong, rather than files being absent or damaged."""
+        """Return whether a name or option is wrong, rather than a file missing or damaged."""
         name = str(recipe.stream["data"])
         known = NAMED_SETS.get(name)
         if known is None:
@@ -321,7 +319,7 @@ class DataCache:
     def _source(self, recipe: Recipe) -> str:
         if id(recipe) not in self._sources:
             source = repr((recipe.stream["data"], recipe.stream.get("data_options")))
-            self._sources[id(recipe)] = recipe, source  # kept alive: its id is a key
+            self._sources[id(recipe)] = recipe, source  # keeps the recipe alive for its id
         return self._sources[id(recipe)][1]
 
     def stream(self, recipe: Recipe) -> Stream:
@@ -342,7 +340,7 @@ class DataCache:
         return self._runs[id(recipe)]
 
     def _try_model(self, recipe: Recipe, stream: Stream) -> None:
-        """Build the model once where settings may have spoilt it; training would be too late."""
+        """Build the model once if settings were changed, to raise before training."""
         shape = stream.data.sample_shape
         key = repr((recipe.model, shape))
         if self.settings and key not in self._models:
@@ -350,7 +348,7 @@ class DataCache:
             self._models.add(key)
 
     def explain_missing(self, recipes: Iterable[Recipe]) -> str:
-        """Why some recipe cannot be run here, "" if all can."""
+        """Explain why some recipe cannot be run here; "" if all can."""
         for recipe in recipes:
             data = self.load(recipe)
             if isinstance(data, str):
@@ -371,10 +369,10 @@ class DataCache:
         return tuple(dict.fromkeys(f"{d.name}: {note}" for d in loaded for note in d.notes))
 
 
-# Over how many processes runs are spread, and what that makes of a forecast.
+# Processes.
 
 
-# multiply-adds of all steps from which on starting processes pays: a minute or two of a core
+# multiply-adds from which on starting processes pays: a minute or two of a core
 MUCH_WORK = 10**11
 
 
@@ -382,7 +380,7 @@ def choose_process_count(
     plans: Sequence[Plan], *, device: Any, workers: int = 0, compile: bool = False,
     group_size: int = 0,
 ) -> int:  # fmt: skip
-    """How many processes train these runs, where `workers` are asked for; 0: as many as pay."""
+    """Choose the number of processes for `workers`; 0: as many as pay."""
     if workers:
         return workers
     spread = not compile and not group_size and processes_pay(plans, device)
@@ -390,7 +388,7 @@ def choose_process_count(
 
 
 def processes_pay(plans: Sequence[Plan], device: Any) -> bool:
-    """Whether processes would be done earlier: on the CPU, with much work and no lockstep."""
+    """Return whether processes are faster: on the CPU, with much work and no lockstep."""
     if len({plan.recipe for plan in plans}) < 2:
         return False
     engine = Engine([plan.run for plan in plans], device=device)
@@ -404,10 +402,10 @@ def processes_pay(plans: Sequence[Plan], device: Any) -> bool:
 
 
 def estimate_seconds(costs: Sequence[CostEstimate], processes: int, device: Any) -> float:
-    """About how long all of it takes.
+    """Estimate the total time.
 
-    Processes share cores, and a GPU they share as if there was one of them. No run, and no group in
-    lockstep, is spread over several.
+    Processes share cores; on a shared GPU they gain nothing. No run, and no group in
+    lockstep, is divided.
     """
     total = sum(cost.seconds for cost in costs)
     if processes == 1 or resolve_device(device).type != "cpu":
@@ -417,14 +415,14 @@ def estimate_seconds(costs: Sequence[CostEstimate], processes: int, device: Any)
     return max([total / count, *longest])
 
 
-# What a plan promises: every cell with its printed number, and whether it can be made here.
+# Preview of a plan.
 
 
 COLUMNS = ("cell", "stage", "metric", "paper", "can be made", "reason")
 
 
 def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
-    """One row per cell; the reason is why it cannot be made, or why our number may be another one.
+    """Make one row per cell, with the reason why it cannot be made or may differ.
 
     Examples
     --------
@@ -445,6 +443,6 @@ def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
 
 
 def preview_columns(rows: Sequence[dict[str, str]]) -> tuple[str, ...]:
-    """The stage is among them where cells differ in nothing else."""
+    """Choose the columns to show: the stage only if it distinguishes cells."""
     alike = len({(row["cell"], row["metric"]) for row in rows}) < len(rows)
     return tuple(name for name in COLUMNS if name != "stage" or alike)

@@ -1,4 +1,4 @@
-"""Protocol differences between runs, or between runs and a paper's preset, in words."""
+"""Differences in protocol between runs, or between runs and a paper's preset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engram.streams import SCENARIOS
 
 Plain = Mapping[str, Any]
 
-# The kinds of fields, the most important first, and why a difference matters.
+# Kinds of fields, the most important first, and why differences matter.
 KINDS = {
     "data": "Data, classes and tasks define the problem: other ones make numbers incomparable.",
     "loss": "Which logits compete in training determines how strongly old classes are suppressed.",
@@ -37,18 +37,18 @@ _ABSENT = "not set"
 
 @dataclass(frozen=True)
 class Difference:
-    """A field with two values, for one or several recipes of the first side."""
+    """A field with different values, for one or several recipes of the first side."""
 
     kind: str
     field: str
     ours: Any
     theirs: Any
-    recipes: tuple[str, ...]  # labels on the first side
-    against: tuple[str, ...] = ()  # those on the second side that they were compared with
+    recipes: tuple[str, ...]  # labels of the first side
+    against: tuple[str, ...] = ()  # labels of the second side with which they were compared
 
     @property
     def why(self) -> str:
-        """One sentence on why it matters."""
+        """Explain in one sentence why the difference matters."""
         return KINDS[self.kind]
 
     @property
@@ -67,7 +67,7 @@ def _format_value(value: Any) -> str:
 
 
 def difference_kind(field: str) -> str:
-    """The kind of a dotted field.
+    """Return the kind of a dotted field.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def difference_kind(field: str) -> str:
 
 
 def read_recipes(name: str | os.PathLike[str]) -> list[Plain]:
-    """The recipes of a run directory, or of a paper's table by its name.
+    """Read the recipes of a run directory, or of a paper's table by its name.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def read_recipes(name: str | os.PathLike[str]) -> list[Plain]:
 
 
 def compare_recipes(ours: Sequence[Plain], theirs: Sequence[Plain]) -> list[Difference]:
-    """Differences of every recipe to the nearest one of the other side, most important first.
+    """Compare every recipe with the nearest one of the other side, most important first.
 
     Examples
     --------
@@ -144,9 +144,9 @@ def compare_recipes(ours: Sequence[Plain], theirs: Sequence[Plain]) -> list[Diff
 def _find_nearest(
     mine: dict[str, Any], label: str, right: Sequence[tuple[dict[str, Any], str]]
 ) -> tuple[dict[str, tuple[Any, Any]], str]:
-    """Differences to the nearest recipe, and its label."""
+    """Find the nearest recipe; returns the differences and its label."""
     names = {label.partition(" ")[0], mine.get("method.name")}
-    # what the paper calls a row stands before its strength and data set
+    # the name of a paper's row comes before its strength and data set
     each = [
         (_find_differences(mine, flat), other, other.partition(" ")[0] in names)
         for flat, other in right
@@ -170,18 +170,18 @@ def _method_name(content: Plain) -> str:
 
 
 def _flatten(content: Plain) -> dict[str, Any]:
-    """Dotted fields of a recipe with defaults filled in, where it is one that can be built."""
+    """Flatten a recipe to dotted fields, with defaults filled in if it can be built."""
     whole = {k: v for k, v in content.items() if k in _known_sections()}
     stream = whole.get("stream") or {}
     stream = dict(stream) if isinstance(stream, Mapping) else {"data": stream}
     try:
         clean = {k: v for k, v in stream.items() if k != "head"}
-        with forbid_user_code("reading runs no code"):  # then it is compared as it stands
+        with forbid_user_code("reading runs no code"):  # such a recipe is compared as it is
             whole = Recipe.of({**whole, "stream": clean}).plain()
         scenario = SCENARIOS[whole["stream"]["kind"]]
         whole["stream"] = {**(scenario.__kwdefaults__ or {}), **whole["stream"]}
     except EngramError:
-        pass  # written by engram.run over a stream made in Python: compared as it stands
+        pass  # of a stream made in Python: compared as it is
     whole = {**whole, "model": _with_name(whole.get("model", "mlp"))}
     flat = {k: v for k, v in _walk_leaves(whole) if k not in _NOT_COMPARED and v is not None}
     if flat.get("training.scope") == "auto":
@@ -217,7 +217,7 @@ def _walk_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 def _find_differences(
     mine: Mapping[str, Any], other: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Fields that differ; of different methods only the names are compared, and the memories."""
+    """Find fields that differ; of different methods, only names and memories are compared."""
     found = {}
     apart = mine.get("method.name") != other.get("method.name")
     for field in dict.fromkeys([*mine, *other]):
@@ -230,9 +230,9 @@ def _find_differences(
 
 
 def _distance(pairs: Mapping[str, Any], alike: bool) -> tuple[int, ...]:
-    """Another method is furthest, then another head or data, then the number of differences.
+    """Rank distance: another method first, then another head or data, then the differences.
 
-    A row that is called alike is nearer than others: papers' EWC may be our EWCpp.
+    A row with the same name is nearer: a paper's EWC may be our EWCpp.
     """
     named = 0 if "method.name" not in pairs else 1 if alike else 2
     heavy = ("stream.kind", "stream.data", "method.variant", "method.strength")

@@ -1,4 +1,4 @@
-"""`reproduce`: run what a table needs, compare with the paper, write lines, figures and pages."""
+"""`reproduce`: train the runs of a table, compare with the paper, write lines and figures."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ REPRODUCTION_FILE = "reproduction.csv"
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What came out: one line per cell, figures with their numbers, and what is still open.
+    """Result of a reproduction: one line per cell, figures, and what is unfinished.
 
-    `open_runs` counts runs that the budget did not allow; the same call goes on with them.
+    `open_runs` counts runs stopped by the budget; the same call continues them.
     """
 
     plan: ReproductionPlan
@@ -52,25 +52,25 @@ class Reproduction:
     open_runs: int
 
     def frame(self) -> pd.DataFrame:
-        """One row per cell, the columns of a report's reproduction table."""
+        """Return one row per cell, with the columns of a report's reproduction table."""
         from engram.reproduce.result_tables import to_frame
 
         return to_frame(self.lines)
 
     def counts(self) -> dict[str, int]:
-        """How many cells have which verdict."""
+        """Count the cells by verdict."""
         verdicts = [line.verdict for line in self.lines]
         return {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
 
 
 def default_out(table: PaperTable, *, embedded: bool = False, on: str | None = None) -> Path:
-    """``runs/reproduce/<paper>-<table>``, or that of the tables which share their runs with it."""
+    """Return ``runs/reproduce/<paper>-<table>``, or the directory shared with other tables."""
     name = table.folder or table.name.replace("/", "-")
     return Path("runs") / "reproduce" / (name + directory_suffix(embedded, on))
 
 
 def directory_suffix(embedded: bool, on: str | None) -> str:
-    """How names of run directories end where the data is not the paper's.
+    """Return the suffix of run directories with other data than the paper's.
 
     Examples
     --------
@@ -102,14 +102,14 @@ def reproduce(
     rerun: bool = False,
     workers: int = 0,
 ) -> Reproduction:
-    """Run what a table needs and is not there yet, and put our numbers beside the paper's.
+    """Train the missing runs of a table, and compare our numbers with the paper's.
 
     Parameters
     ----------
     table
         A name such as ``rwalk/1``, or a `PaperTable`.
     budget
-        Seconds after which training ends, inside a task; the next call goes on there.
+        Seconds after which training stops, even within a task; the next call continues.
     out
         Run directory, see `default_out`.
     embedded
@@ -121,12 +121,12 @@ def reproduce(
     compile
         Fuse the operations of a training step, see `engram.run`.
     planned
-        The plan, where the caller has made it already.
+        The plan, if the caller has made it already.
     rerun
-        Run anew what is finished, see `engram.run`.
+        Rerun finished runs, see `engram.run`.
     workers
-        Processes. 0: one for each core where runs do not train in lockstep, on the CPU, and there
-        is enough to do; else this one alone, as with 1.
+        Number of processes. 0: one per core if runs do not train in lockstep, on the CPU, and there
+        is enough to do; otherwise only this one, as with 1.
 
     Examples
     --------
@@ -145,9 +145,7 @@ def reproduce(
     )
     folder = Path(out) if out is not None else default_out(whole, embedded=embedded, on=on)
     made = planned or plan(whole, data, cells=cells, out=folder, device=device, measure=False)
-    read_lines(
-        folder / REPRODUCTION_FILE
-    )  # a file that cannot take our lines is better known now than later
+    read_lines(folder / REPRODUCTION_FILE)  # raises now if the file cannot take our lines
     if made.runs and (deadline is None or time.monotonic() < deadline):
         train_missing(
             made, folder, device=device, callback=callback, deadline=deadline,
@@ -158,7 +156,7 @@ def reproduce(
     ended = {} if result is None else list_finished_stages(result.ends().frame())
     result = None if result is None else select_by_recipe(result, made.ids, made.orders)
     lines = make_lines(made, result)
-    if lines:  # before the figures, which may fail for want of a drawing library
+    if lines:  # before the figures, which fail without plotly
         merge_lines(folder / REPRODUCTION_FILE, lines)
     changed = format_settings(made.table.settings)
     figures = [p for figure in made.figures for p in _draw_figure(figure, result, folder, changed)]
@@ -167,8 +165,8 @@ def reproduce(
 
 
 def make_lines(made: ReproductionPlan, result: Result | None) -> tuple[ReproductionLine, ...]:
-    """One line per cell of a plan; `result` knows recipes by their keys, see `select_by_recipe`."""
-    ends = None if result is None else result.ends()  # no cell is about a curve
+    """Make one line per cell of a plan; `result` has recipes by key, see `select_by_recipe`."""
+    ends = None if result is None else result.ends()  # cells need no curves
     return tuple(
         replace(
             _make_line(cell, entry, ends),
@@ -182,10 +180,10 @@ def make_lines(made: ReproductionPlan, result: Result | None) -> tuple[Reproduct
 def select_by_recipe(
     result: Result, ids: Mapping[str, str], orders: Mapping[tuple[str, str], str] | None = None
 ) -> Result:
-    """The runs with these ids, under the keys of their recipes, by which measures know them.
+    """Select the runs with these ids, renamed to the keys of their recipes for measures.
 
-    What else a directory holds, say the same recipe on other data, stays outside. `orders` has
-    those that recipes spell otherwise than records do, with names of classes: key and recorded
+    Other runs of a directory, such as the same recipe on other data, are dropped. `orders` maps
+    orders that recipes write differently, with names of classes: key and recorded
     order to the recipe's.
     """
     import pandas as pd
@@ -253,14 +251,14 @@ def _draw_figure(
     return [numbers, write_text(target / f"{figure.name}.html", render_figure_page(drawn, title))]
 
 
-# The runs of a reproduction: in this process, or spread over several.
+# Training.
 
 
 def train_missing(
     made: ReproductionPlan, folder: Path, *, device: Any, callback: Callback | None,
     deadline: float | None, group_size: int, compile: bool, rerun: bool, workers: int,
 ) -> None:  # fmt: skip
-    """Train what is missing."""
+    """Train the missing runs, in this process or several."""
     left = () if workers else made.runs if rerun else find_unfinished(made.runs, folder)
     count = choose_process_count(
         left, device=device, workers=workers, compile=compile, group_size=group_size
@@ -279,19 +277,17 @@ def train_missing(
     find_pool("processes")(work)
 
 
-# A drawn figure as a page of its own, for screens of any width.
+# Figures as pages.
 
 
-PANEL_WIDTH = (
-    20  # width of a column of panels in units of the letters, below which a page is scrolled
-)
+PANEL_WIDTH = 20  # width of a column of panels in em, below which a page is scrolled
 
 
 def render_figure_page(drawn: Any, title: str) -> str:
-    """The figure as HTML that fills its window; on a phone it is as wide as the phone.
+    """Render a figure as HTML that fills its window.
 
-    The drawing library lies beside it (`write_script`). Several panels side by side stay legible:
-    a window that is too narrow for them is scrolled.
+    The drawing library is a separate file (`write_script`). Several panels side by side stay
+    legible: a window too narrow for them is scrolled.
     """
     made: str = drawn.to_html(
         include_plotlyjs="directory", full_html=True, config={"responsive": True}
@@ -305,7 +301,7 @@ def render_figure_page(drawn: Any, title: str) -> str:
 
 
 def count_columns(drawn: Any) -> int:
-    """How many panels stand side by side.
+    """Count the panels that are side by side.
 
     Examples
     --------
@@ -318,10 +314,10 @@ def count_columns(drawn: Any) -> int:
 
 
 def write_script(folder: Path) -> None:
-    """The drawing library beside the pages, which share it: in each it would be 4.8 MB."""
+    """Write the drawing library, which pages share, since each copy would take 4.8 MB."""
     from engram.io import write_text
 
-    script = folder / "plotly.min.js"  # the name by which pages look for it
+    script = folder / "plotly.min.js"  # the name that pages refer to
     if not script.exists():
         import plotly.offline
 

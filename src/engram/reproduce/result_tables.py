@@ -1,4 +1,4 @@
-"""Lines as tables: for reports, papers and other programs."""
+"""Lines of a reproduction as tables: data frames, CSV files, LaTeX and Markdown."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ COLUMNS = (
 )  # fmt: skip
 SHOWN_COLUMNS = ("cell", "metric", "paper", "ours", "difference", "interval", "verdict", "reason")
 FORMATS = ("table", "csv", "latex", "markdown")
-SHORT_NUMBER_FORMAT = "%.6g"  # of numbers in files that people read
+SHORT_NUMBER_FORMAT = "%.6g"  # for files that people read
 _LINE_COLUMNS = ["paper", "table", "cell", "metric", "settings", "stage"]
 
 
 def to_frame(lines: Sequence[ReproductionLine]) -> pd.DataFrame:
-    """One row per cell, full precision, the columns of `COLUMNS`."""
+    """Convert lines to a frame with `COLUMNS`, in full precision."""
     import pandas as pd
 
     rows = [
@@ -42,7 +42,7 @@ def to_frame(lines: Sequence[ReproductionLine]) -> pd.DataFrame:
 
 
 def choose_columns(lines: Sequence[ReproductionLine]) -> tuple[str, ...]:
-    """The columns that people read: stage where lines differ in nothing else, settings if any."""
+    """Choose the columns to show: the stage if it distinguishes lines, settings if any."""
     found: tuple[str, ...] = SHOWN_COLUMNS
     if len({(line.name, line.cell["metric"], line.settings) for line in lines}) < len(lines):
         found = (found[0], "stage", *found[1:])
@@ -50,7 +50,7 @@ def choose_columns(lines: Sequence[ReproductionLine]) -> tuple[str, ...]:
 
 
 def is_line_table(path: Path) -> bool:
-    """Whether a file is a table of lines, by its first one."""
+    """Return whether a file is a table of lines, by its header."""
     if not path.is_file():
         return False
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -58,7 +58,7 @@ def is_line_table(path: Path) -> bool:
 
 
 def read_lines(path: Path) -> pd.DataFrame | None:
-    """The lines of a CSV file as text, None where there is none; other tables are refused."""
+    """Read the lines of a CSV file as text; None without a file. Raises for other tables."""
     import pandas as pd
 
     from engram.io import read_text
@@ -72,16 +72,16 @@ def read_lines(path: Path) -> pd.DataFrame | None:
     try:
         return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     except ValueError as error:
-        raise RecordError(f"{path}: is not a valid CSV file ({error})") from error
+        raise RecordError(f"{path}: not a valid CSV file ({error})") from error
 
 
 def merge_lines(
     path: Path, lines: Sequence[ReproductionLine], *, digits: str | None = None
 ) -> Path:
-    """Write the lines into a CSV file.
+    """Merge lines into a CSV file.
 
-    Lines that it holds already stay as they are, letter by letter, if they are about other cells
-    or were made with other settings; the others are replaced where they stand.
+    Existing lines are kept as they are, character by character, if they are about other cells
+    or were made with other settings; the others are replaced in place.
     """
     import pandas as pd
 
@@ -92,7 +92,7 @@ def merge_lines(
     old = read_lines(path)
     if old is not None:
         fresh = _merge_frames(old, fresh)
-    make_folders(path.parent)  # where nothing is trained, nobody made it
+    make_folders(path.parent)  # not created yet if nothing was trained
     return write_text(path, fresh.to_csv(index=False))
 
 
@@ -111,21 +111,21 @@ def _merge_frames(old: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
 
 
 def _format_number(line: ReproductionLine, value: float, sign: str = "") -> str:
-    """A number of ours as text: percentages to a tenth, anything else to three digits or so."""
+    """Format one of our numbers: percentages to a tenth, others to about three digits."""
     if line.cell.percent:
         return f"{value:{sign}.1f}"
     return f"{value:{sign}.3g}" if abs(value) < 1 else f"{value:{sign}.6g}"
 
 
 def _own_spread(line: ReproductionLine) -> str:
-    """Our spread, where the paper prints one to compare it with."""
+    """Format our standard deviation, if the paper prints one."""
     if math.isnan(line.cell.std) or math.isnan(line.spread):
         return ""
     return f" ± {line.spread:.2f}" if line.cell.percent else f" ± {line.spread:.3g}"
 
 
 def format_printed(cell: Cell) -> str:
-    """The paper's number as it is printed, "-" where it is not legible.
+    """Format the paper's number as printed; "-" if illegible.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def format_printed(cell: Cell) -> str:
 
 
 def format_line(line: ReproductionLine) -> dict[str, str]:
-    """A line as a person reads it, the paper's number as printed."""
+    """Format a line for reading, with the paper's number as printed."""
     known = not math.isnan(line.ours)
     ends = () if math.isnan(line.low) else (line.low, line.high)
     gap = known and not math.isnan(line.cell.value)
@@ -152,7 +152,7 @@ def format_line(line: ReproductionLine) -> dict[str, str]:
 
 
 def render_lines(lines: Sequence[ReproductionLine], form: str) -> str:
-    r"""The lines as ``csv`` (full precision), ``latex`` or ``markdown``.
+    r"""Render lines as ``csv`` (full precision), ``latex`` or ``markdown``.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def render_lines(lines: Sequence[ReproductionLine], form: str) -> str:
 
 
 def render_rows(rows: Sequence[Mapping[str, str]], names: Sequence[str], form: str) -> str:
-    """Rows of texts as ``csv``, ``latex`` or ``markdown``."""
+    """Render rows of text as ``csv``, ``latex`` or ``markdown``."""
     import pandas as pd
 
     frame = pd.DataFrame(list(rows), columns=list(names), dtype=object)

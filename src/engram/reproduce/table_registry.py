@@ -1,4 +1,4 @@
-"""Tables by name."""
+"""Lookup of papers and their tables by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engram.reproduce.papers.paper_base import Paper
 
 
 def table_names() -> dict[str, str]:
-    """Every table that can be reproduced, with a line about it.
+    """Return every table that can be reproduced, with a line each.
 
     Examples
     --------
@@ -39,12 +39,12 @@ def find_table(
     on: str | None = None,
     root: str | Path | None = None,
 ) -> PaperTable:
-    """A table by its name, ``paper/table``.
+    """Find a table by its name, ``paper/table``.
 
     Parameters
     ----------
     embedded
-        Made on embedded data, for tests and first looks.
+        Whether to use embedded data, for tests and a first look.
     assignments
         Changes of the preset, ``key=value`` each.
     on
@@ -76,7 +76,7 @@ def find_table(
 
 
 def _load_other_data(on: str, root: Any) -> Data:
-    """The data set that takes the place of the paper's."""
+    """Load the data set that replaces the paper's."""
     try:
         return load(on, root=root)
     except BadArgument as error:
@@ -87,7 +87,7 @@ def _load_other_data(on: str, root: Any) -> Data:
 
 
 def paper_titles(paper: str) -> Mapping[str, str]:
-    """Tables, groups of tables and figures of a paper, each with a line about it.
+    """Return tables, groups of tables and figures of a paper, with a line each.
 
     Examples
     --------
@@ -103,12 +103,12 @@ def paper_titles(paper: str) -> Mapping[str, str]:
 
 
 def paper_cells(paper: str, name: str) -> tuple[Cell, ...]:
-    """The printed cells of a table or group of a paper; none of a figure."""
+    """Return the printed cells of a table or group of a paper; empty for a figure."""
     return _load_paper(paper).cells(name)
 
 
 def paper_folders(paper: str) -> Mapping[str, str]:
-    """Tables, figures and groups to the run directory they share with others."""
+    """Map tables, figures and groups to the run directory they share with others."""
     return _load_paper(paper).folders
 
 

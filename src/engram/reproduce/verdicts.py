@@ -1,4 +1,4 @@
-"""Verdicts: is our number the paper's number?"""
+"""Verdicts: does our number agree with the paper's?"""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from engram.reproduce.paper_table import (
 
 AGREES, DIFFERS, NOT_RUN, NOT_COMPARABLE = "agrees", "differs", "not run", "not comparable"
 ILLEGIBLE = "printed value not legible"
-WIDE_INTERVAL = "wide interval"  # nothing but the scatter of our repetitions lets a cell agree
+WIDE_INTERVAL = "wide interval"  # agrees only because our repetitions vary much
 LEVEL = 0.95
-ENOUGH_REPETITIONS = 3  # repetitions for an interval that says something
+ENOUGH_REPETITIONS = 3  # repetitions needed for an interval
 
 
 @dataclass(frozen=True)
 class ReproductionLine:
-    """One cell with our number beside it.
+    """One cell with the paper's number and ours.
 
     `low` and `high` bound the mean over repetitions (t interval). They are NaN for fewer than
-    `ENOUGH_REPETITIONS`: two repetitions bound a mean so loosely that anything would lie between.
+    `ENOUGH_REPETITIONS`, since the interval of two repetitions contains nearly anything.
     """
 
     cell: Cell
@@ -38,12 +38,12 @@ class ReproductionLine:
     high: float
     verdict: str
     reason: str
-    settings: str = ""  # where the preset was changed
-    data: str = ""  # what stands in for the paper's data set, "" if nothing does
+    settings: str = ""  # changes of the preset
+    data: str = ""  # the data set that replaces the paper's; "" for none
 
     @property
     def name(self) -> str:
-        """Row and column in words, with the data that the number was really made on.
+        """Row and column as text, with the data on which the number was made.
 
         Examples
         --------
@@ -61,7 +61,7 @@ class ReproductionLine:
 
     @property
     def spread(self) -> float:
-        """Standard deviation over repetitions, divided as the paper's own is (`Cell.ddof`)."""
+        """Standard deviation over repetitions, with the paper's `Cell.ddof`."""
         return float(std(self.values, ddof=self.cell.ddof))
 
     @property
@@ -70,7 +70,7 @@ class ReproductionLine:
 
 
 def t_interval(values: Floats, *, level: float = LEVEL) -> tuple[float, float]:
-    """The t interval of a mean; NaN for fewer than two values.
+    """Compute the t interval of a mean; NaN for fewer than two values.
 
     With the handful of seeds of a reproduction a bootstrap interval would be far too narrow.
 
@@ -82,7 +82,7 @@ def t_interval(values: Floats, *, level: float = LEVEL) -> tuple[float, float]:
     """
     if len(values) < 2:
         return math.nan, math.nan
-    from scipy.stats import t  # here: it takes a second to import
+    from scipy.stats import t  # imported here because it takes a second
 
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
     reach = float(t.ppf((1 + level) / 2, len(values) - 1)) * error
@@ -94,21 +94,21 @@ def _bounds(values: Floats) -> tuple[float, float]:
 
 
 def allowed_difference(cell: Cell, tolerance: float, values: Floats) -> float:
-    """The largest difference that is none: tolerance, half of the interval, the paper's spread."""
+    """Return the largest difference in agreement: tolerance, half the interval, paper's spread."""
     low, high = _bounds(values)
     candidates = (tolerance, (high - low) / 2, cell.std)
     return max(c for c in candidates if not math.isnan(c))
 
 
 def _list_doubts(cell: Cell) -> list[str]:
-    """What there is to doubt about the printed number: its order has a reason of its own."""
+    """List the doubts about the printed number, without that about its order."""
     found = [one for one in cell.doubt.split("; ") if one]
     order = [DOUBTFUL_ORDER] if DOUBTFUL_ORDER in found else []
     return [*order, *([DOUBTFUL_CELL] if len(found) > len(order) else [])]
 
 
 def known_reasons(cell: Cell, entry: CellEntry) -> tuple[str, ...]:
-    """Reasons for a difference that are known before anything runs.
+    """Return the reasons for a difference that are known before anything runs.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def known_reasons(cell: Cell, entry: CellEntry) -> tuple[str, ...]:
     >>> known_reasons(cell, CellEntry(reasons=("variant",)))
     ('printed value not legible', 'variant')
     """
-    other = OTHER_DATA in entry.reasons  # then there is nothing to compare, legible or not
+    other = OTHER_DATA in entry.reasons  # nothing to compare then
     illegible = [ILLEGIBLE] if math.isnan(cell.value) and not other else []
     return (*illegible, *entry.reasons, *_list_doubts(cell))
 
@@ -152,7 +152,7 @@ def judge_cell(cell: Cell, entry: CellEntry, values: Floats) -> ReproductionLine
     if math.isnan(cell.value):
         return ReproductionLine(*line, NOT_COMPARABLE, "; ".join(reasons))
     gap = abs(float(known.mean()) - cell.value)
-    # 99.3 - 96.3 is a hair above 3 in binary
+    # in binary, 99.3 - 96.3 is slightly above 3
     agrees = gap <= allowed_difference(cell, entry.tolerance, known) + 1e-9
     if agrees and gap > allowed_difference(cell, entry.tolerance, known[:1]) + 1e-9:
         reasons.append(WIDE_INTERVAL)

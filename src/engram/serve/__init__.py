@@ -1,7 +1,7 @@
-"""A learner behind HTTP: predict, novelty, learn, metrics, health. Needs the extra ``serve``.
+"""HTTP service of a learner: predict, novelty, learn, metrics, health. Needs the extra ``serve``.
 
-What a learner can do is in `deploy`; the command that starts the service is in `cli`. Begin with
-`service` (what is served), then `app` (the routes) and `request_limits` (the gate before them).
+Not here: the learner (engram.deploy), the command that starts the service (engram.cli). Begin with
+service.Service, then app (the routes) and request_limits (checks of every request).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The routes: what can be asked, in which form, and how wrong questions are answered."""
+"""Routes of the service: requests, responses and errors."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ Task = Annotated[
 
 
 class SafeJSONResponse(JSONResponse):
-    """JSON in plain ASCII: whatever a label holds, it can be written."""
+    """JSON in plain ASCII, which can represent any label."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class StrictModel(BaseModel):
-    """A question with nothing in it that nobody reads."""
+    """A request without unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class PredictRequest(StrictModel):
-    """Inputs whose labels are asked for."""
+    """Inputs to predict labels for."""
 
     x: Inputs
     task: Task = None
@@ -57,7 +57,7 @@ class PredictRequest(StrictModel):
 
 
 class NoveltyRequest(StrictModel):
-    """Inputs of which is asked how novel they are."""
+    """Inputs to compute novelty scores for."""
 
     x: Inputs
     task: Task = None
@@ -65,14 +65,14 @@ class NoveltyRequest(StrictModel):
 
 
 class LearnRequest(StrictModel):
-    """Rows to be learnt as one task, a label for each."""
+    """Rows to learn as one task, with a label each."""
 
     x: Inputs
     y: Annotated[list[Label], Field(min_length=1)]
 
 
 class PredictResponse(BaseModel):
-    """Labels, all of one network; `tasks` says of which."""
+    """Predicted labels, all of one network, which has learnt `tasks` tasks."""
 
     labels: list[Any]
     tasks: int
@@ -81,14 +81,14 @@ class PredictResponse(BaseModel):
 
 
 class NoveltyResponse(BaseModel):
-    """The higher, the more novel."""
+    """Novelty scores; higher is more novel."""
 
     novelty: list[float]
     tasks: int
 
 
 class JobResponse(BaseModel):
-    """What became of a task: queued, learning, learnt or failed."""
+    """State of a task: queued, learning, learnt or failed."""
 
     job: int
     state: str
@@ -98,7 +98,7 @@ class JobResponse(BaseModel):
 
 
 class HealthResponse(BaseModel):
-    """What is served."""
+    """State of the service."""
 
     status: str
     tasks: int
@@ -112,7 +112,7 @@ class HealthResponse(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """What was wrong."""
+    """Description of an error."""
 
     error: str
 
@@ -129,7 +129,7 @@ def create_app(
     token: str = "",
     hosts: tuple[str, ...] = (),
 ) -> RequestGate:
-    """The service as an ASGI application, with the gate before it."""
+    """Create the ASGI application of a service, behind its request gate."""
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -160,25 +160,25 @@ def create_app(
 def _add_routes(app: FastAPI, service: Service) -> None:
     @app.post("/predict", responses=ERROR_RESPONSES)
     def predict(asked: PredictRequest) -> PredictResponse:
-        """Labels of inputs."""
+        """Predict labels of inputs."""
         return PredictResponse(**service.predict(asked.x, asked.task, asked.probabilities))
 
     @app.post("/novelty", responses=ERROR_RESPONSES)
     def novelty(asked: NoveltyRequest) -> NoveltyResponse:
-        """How novel inputs are to the model."""
+        """Compute how novel inputs are to the model."""
         return NoveltyResponse(**service.novelty(asked.x, asked.detector, asked.task))
 
     @app.post(
         "/learn", status_code=202, responses={**ERROR_RESPONSES, 429: {"model": ErrorResponse}}
     )
     def learn(asked: LearnRequest) -> JobResponse:
-        """Queue a task; `/jobs/{number}` tells when it is learnt."""
+        """Queue a task; `/jobs/{number}` shows its state."""
         job = service.learn(asked.x, list(asked.y))
         return JobResponse(job=job.number, state=job.state, rows=job.rows)
 
     @app.get("/jobs/{number}", responses={**ERROR_RESPONSES, 404: {"model": ErrorResponse}})
     def job(number: Annotated[int, Path(ge=1, lt=1 << 31)]) -> JobResponse:
-        """What became of a task."""
+        """Return the state of a task."""
         found = service.jobs.get(number)
         if found is None:
             raise HTTPException(404, "no such task is known")
@@ -189,12 +189,12 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 def _add_pages(app: FastAPI, service: Service) -> None:
     @app.get("/health")
     def health() -> HealthResponse:
-        """What is served, and whether it learns."""
+        """Return the state of the service."""
         return HealthResponse(**service.health)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> PlainTextResponse:
-        """Counts and times, as Prometheus reads them."""
+        """Return counts and times in the format of Prometheus."""
         now = service.health
         text = service.metrics.text({
             "engram_tasks": now["tasks"], "engram_classes": len(now["classes"]),
@@ -219,7 +219,7 @@ def _read_html(name: str) -> HTMLResponse:
 def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, problem: RequestValidationError) -> SafeJSONResponse:
-        first = problem.errors()[0]  # its input is not repeated: it may be anything
+        first = problem.errors()[0]  # without its input, which may be anything
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         return SafeJSONResponse(
             {"error": f"{where or 'body'}: {first['msg']}"[:500]}, status_code=422

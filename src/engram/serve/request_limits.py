@@ -1,4 +1,4 @@
-"""The gate before the service (host, token, size and time of requests), and the server that runs
+"""Checks of every request before the service (host, token, size, time), and the server that runs
 both.
 """
 
@@ -32,25 +32,25 @@ OPEN_PATHS = (
     "/",
     "/docs",
     "/openapi.json",
-)  # without a token; they tell nothing of the model
+)  # allowed without a token, as they reveal nothing about the model
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 @accept_old_names
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """How much and how slowly one request may ask.
+    """Limits on the size and time of requests.
 
     Parameters
     ----------
     max_request_bytes
-        Of a request's body; 413 beyond.
+        Largest body of a request; else status 413.
     read_seconds
-        In which a request must have arrived, headers and body; 408 beyond.
+        Time for a request to arrive, headers and body; else status 408.
     answer_seconds
-        In which it must be answered; 503 beyond.
+        Time to answer; else status 503.
     connections
-        At once; 503 beyond.
+        Connections at once; else status 503.
     """
 
     max_request_bytes: int = 16 << 20
@@ -66,7 +66,7 @@ class RequestLimits:
 
 
 class RequestRefused(Exception):
-    """A request that gets no further, with the status that says why."""
+    """A request that is refused, with an HTTP status."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -74,7 +74,7 @@ class RequestRefused(Exception):
 
 
 class RequestGate:
-    """The outermost layer: host, token, size and time of every request, and a count of them."""
+    """Outermost ASGI layer: checks host, token, size and time of every request, and counts them."""
 
     def __init__(
         self, app: App, *, limits: RequestLimits, metrics: ServiceMetrics, token: str = "",
@@ -168,13 +168,13 @@ async def _refuse(send: Send, problem: RequestRefused) -> None:
 
 
 def _matches_template(path: str, template: str) -> bool:
-    """Whether a path is of a template such as ``/jobs/{number}``.
+    """Return whether a path matches a template such as ``/jobs/{number}``.
 
     Examples
     --------
     >>> (
-    ...     _matches_template("/jobs/3", "/jobs/{check_float}"),
-    ...     _matches_template("/jobs", "/jobs/{check_float}"),
+    ...     _matches_template("/jobs/3", "/jobs/{number}"),
+    ...     _matches_template("/jobs", "/jobs/{number}"),
     ... )
     (True, False)
     """
@@ -183,11 +183,11 @@ def _matches_template(path: str, template: str) -> bool:
     return len(own) == len(wanted) and all(b.startswith("{") or a == b for a, b in pairs)
 
 
-# uvicorn with one thing more: who sends headers too slowly is cut off.
+# The uvicorn server, which closes connections that send headers too slowly.
 
 
 def make_protocol(seconds: float) -> type[H11Protocol]:
-    """A protocol that gives every request's headers so many seconds to arrive."""
+    """Make a protocol that gives the headers of a request so many seconds to arrive."""
 
     class Impatient(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
@@ -200,14 +200,14 @@ def make_protocol(seconds: float) -> type[H11Protocol]:
             self._wait()
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
-                self._rest()  # headers are there; the body has a time limit of its own
+                self._rest()  # headers are complete; the body has its own time limit
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._rest()
             super().connection_lost(exc)
 
         def on_response_complete(self) -> None:
-            self._rest()  # from here on it is idle, which uvicorn limits
+            self._rest()  # idle from here on, which uvicorn limits
             super().on_response_complete()
 
         def _wait(self) -> None:
@@ -229,7 +229,7 @@ def make_protocol(seconds: float) -> type[H11Protocol]:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket at the address, or an error in words: nothing is loaded for a port in use.
+    """Open a socket at the address; raises before anything is loaded if the port is in use.
 
     Examples
     --------
@@ -243,13 +243,13 @@ def open_socket(host: str, port: int) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         return socket.create_server(found[0][4][:2], family=found[0][0])
     except OSError as problem:
-        number = problem.errno or 0  # below 0 for a name that nobody knows
+        number = problem.errno or 0  # below 0 for an unknown host name
         why = os.strerror(number) if number > 0 else problem.strerror
         raise EngramError(f"{host}:{port}: cannot be listened on ({why})") from problem
 
 
 def make_server(app: Any, *, host: str, port: int, limits: RequestLimits) -> uvicorn.Server:
-    """A server that is ready to run."""
+    """Make a server that is ready to run."""
     config = uvicorn.Config(
         app, host=host, port=port, http=make_protocol(limits.read_seconds), log_level="warning",
         access_log=False, limit_concurrency=limits.connections, lifespan="on",

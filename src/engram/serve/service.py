@@ -1,5 +1,5 @@
-"""The service behind the routes: a learner that answers, the process that trains it, and the
-queue of tasks.
+"""`Service`: a learner that predicts, the process that trains it (`TrainingProcess`), and the
+queue of tasks (`JobQueue`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from engram.serve.service_metrics import ServiceMetrics
 
 
 class Service:
-    """A model file, the learner that was in it, and the tasks that it is to learn.
+    """A model file, its learner, and the tasks to learn.
 
-    The file always holds the last task that was learnt: a process that learns writes beside it, and
-    what it wrote takes its place at once. Whatever that process dies of, the learner stays.
+    The file always holds the last learnt task: the training process writes a second file, which
+    then replaces it atomically. If that process dies, the learner is unaffected.
 
     Parameters
     ----------
     path
-        A model file that `Learner.save` wrote; it is replaced as tasks are learnt.
+        A model file written by `Learner.save`; it is replaced as tasks are learnt.
     queue
-        How many tasks may wait.
+        Largest number of waiting tasks.
     learn_seconds
-        How long one task may take.
+        Time limit of one task.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Service:
             raise RecordError(f"{self.path}: is served by another process")
         self.jobs = JobQueue(folder, int(self.learner.notes.get("job", 0)))
         self.metrics = ServiceMetrics()
-        # of this process alone: a learning process that outlived another service may still write
+        # unique to this process: a training process left by another service may still write
         self._next = folder / f"next-{os.getpid()}.engram"
         for left in folder.glob("next-*.engram"):
             left.unlink(missing_ok=True)
@@ -66,11 +66,11 @@ class Service:
         self._thread = threading.Thread(target=self._learn_all, name="learn", daemon=True)
 
     def start(self) -> None:
-        """Begin with what waits."""
+        """Start learning the waiting tasks."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; a task that is being learnt is learnt again after the next start."""
+        """Stop; a task in training is learnt again after the next start."""
         self._over.set()
         self._wake.set()
         self._learning.stop()
@@ -79,9 +79,9 @@ class Service:
         self._learning.close()
         self._claims.close()
 
-    # -- asking ------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
     def predict(self, x: Any, task: int | None, probabilities: bool) -> dict[str, Any]:
-        """Labels of inputs, all of one and the same published network."""
+        """Predict labels of inputs, all by the same snapshot."""
         now = self.learner.snapshot
         found: dict[str, Any] = {"tasks": now.stage + 1}
         if probabilities:
@@ -93,7 +93,7 @@ class Service:
         return found
 
     def novelty(self, x: Any, detector: str | None, task: int | None) -> dict[str, Any]:
-        """How novel inputs are; detectors by name only, for a name of a module would run code."""
+        """Compute novelty scores; detectors by name only, so that no module is imported."""
         learner = self.learner
         if detector is not None:
             check_choice("detector", detector, detectors())
@@ -102,7 +102,7 @@ class Service:
         return {"novelty": found, "tasks": learner.tasks}
 
     def learn(self, x: Any, y: list[Any]) -> LearningJob:
-        """Check a task as learning would, and keep it for later."""
+        """Check a task as learning would, and queue it."""
         if len(self.jobs) >= self.queue:
             count = len(self.jobs)
             wait = "1 task waits" if count == 1 else f"{count} tasks wait"
@@ -116,7 +116,7 @@ class Service:
 
     @property
     def health(self) -> dict[str, Any]:
-        """What is there."""
+        """Return the state of the service."""
         now = self.learner.snapshot
         job = self.jobs.next()
         return {
@@ -138,16 +138,16 @@ class Service:
             job.state = "learning"
             try:
                 error = self._learn(job)
-            except Exception as problem:  # the disk, say; the next task may fare better
+            except Exception as problem:  # such as a full disk; continue with the next task
                 error = f"{type(problem).__name__}: {problem}"
             if self._over.is_set():
-                return  # killed with us: it is learnt after the next start
+                return  # stopped with the service: it is learnt after the next start
             job.seconds = time.perf_counter() - began
             self.jobs.done(job.number, error)
             self.metrics.job("failed" if error else "learnt")
 
     def _learn(self, job: LearningJob) -> str:
-        """Let the other process learn a task and take over what it made; why not, in words."""
+        """Train a task in the other process and take over its model; returns the error, if any."""
         error = self._learning.learn(
             model=str(self.path), task=str(self.jobs.path(job.number)), out=str(self._next),
             number=job.number, device=self.device, trust=self.trust,
@@ -162,16 +162,16 @@ class Service:
             raise EngramError("the process that learns has written another task's model")
         os.replace(self._next, self.path)
         sync(self.path.parent)
-        self.learner = fresh  # one assignment: readers have the old one or the new one
+        self.learner = fresh  # one assignment: readers see the old one or the new one
         self.metrics.rows("learn", job.rows)
 
 
 class QueueFull(EngramError):
-    """Too many tasks wait."""
+    """Raised when too many tasks wait."""
 
 
 def require_model_file(path: Path) -> Path:
-    """A model file, or a complaint that says how to get one."""
+    """Check that a model file exists; the error says how to get one."""
     if path.is_dir():
         expected = "a model file (--label NAME --to model.engram saves one from a run directory)"
         raise bad("MODEL", expected, str(path))
@@ -180,16 +180,16 @@ def require_model_file(path: Path) -> Path:
     return path
 
 
-# The process that learns, seen from the service: started when needed, and again if it dies.
+# The training process, started when needed, and again if it dies.
 
 
 class TrainingProcess:
-    """One process for one task after the other.
+    """Process that learns one task after the other.
 
     Parameters
     ----------
     seconds
-        How long a task may take; then the process is ended.
+        Time limit of a task, after which the process is killed.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -199,7 +199,7 @@ class TrainingProcess:
         self._said: Any = None
 
     def learn(self, **order: Any) -> str:
-        """Let it learn a task, and wait; why it could not, in words."""
+        """Learn a task and wait for it; returns the error, if any."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None  # noqa: PT018
         self._late.clear()
@@ -209,7 +209,7 @@ class TrainingProcess:
             process.stdin.write(json.dumps(order) + "\n")
             process.stdin.flush()
             line = process.stdout.readline()
-        except OSError:  # it died before it could listen
+        except OSError:  # it died before reading
             line = ""
         finally:
             alarm.cancel()
@@ -220,22 +220,22 @@ class TrainingProcess:
         if self._late.is_set():
             return f"learning took more than {self.seconds:g} seconds and was ended"
         how = f"signal {-code}" if code < 0 else f"code {code}"
-        return f"the process that learns ended with {how}: {words or 'no word'}"
+        return f"the training process ended with {how}: {words or 'no message'}"
 
     def stop(self) -> None:
-        """End the process, whatever it does; who waits for it in `learn` is told so."""
+        """End the process, which makes a waiting `learn` return an error."""
         process = self._process
         if process is not None and process.poll() is None:
             process.kill()
             process.wait()
 
     def close(self) -> None:
-        """End the process, and let go of it; nobody may be waiting for it."""
+        """End the process and release it; no `learn` may be waiting."""
         self.stop()
         process, self._process = self._process, None
         for end in () if process is None else (process.stdin, process.stdout, self._said):
             if end is not None:
-                with suppress(OSError):  # what was on its way to a dead process
+                with suppress(OSError):  # unsent data for a dead process
                     end.close()
 
     def _started(self) -> subprocess.Popen[str]:
@@ -257,16 +257,16 @@ class TrainingProcess:
         return lines[-1] if lines else ""
 
 
-# Tasks that wait to be learnt, as files: accepted is kept, whatever happens to the process.
+# The queue of tasks, as files that survive the process.
 
 
 JOB_STATES = ("queued", "learning", "learnt", "failed")
-MOST_REMEMBERED_JOBS = 1000  # jobs whose end is still known
+MOST_REMEMBERED_JOBS = 1000  # finished jobs whose state is kept
 
 
 @dataclass
 class LearningJob:
-    """One task: what became of it so far."""
+    """One task and its state."""
 
     number: int
     rows: int
@@ -278,7 +278,7 @@ class LearningJob:
 class JobQueue:
     """A queue in a folder: ``task-000001.safetensors`` until it is learnt.
 
-    Numbers go on after the last one that the model has learnt, so a task that was learnt just
+    Numbers continue after the last one that the model has learnt, so a task that was learnt just
     before the process died is not learnt twice.
 
     Examples
@@ -320,7 +320,7 @@ class JobQueue:
         return self.folder / f"task-{number:06d}.safetensors"
 
     def add(self, x: Tensor, y: list[Any]) -> LearningJob:
-        """Keep a task; it is on the disk when this returns."""
+        """Add a task, which is on disk when this returns."""
         with self._lock:
             self._last += 1
             number = self._last
@@ -335,20 +335,20 @@ class JobQueue:
         return job
 
     def read(self, number: int) -> tuple[Tensor, list[Any]]:
-        """Inputs and labels of a task."""
+        """Read inputs and labels of a task."""
         return read_task(self.path(number))
 
     def get(self, number: int) -> LearningJob | None:
-        """What is known of a task."""
+        """Return the state of a task; None if unknown."""
         return self._known.get(number)
 
     def next(self) -> LearningJob | None:
-        """The task that has waited longest; it stays in the queue until it is done."""
+        """Return the task that has waited longest; it stays in the queue until it is done."""
         with self._lock:
             return self._known[self._waiting[0]] if self._waiting else None
 
     def done(self, number: int, error: str = "") -> None:
-        """A task was learnt, or cannot be: then its file stays, with another name."""
+        """Finish a task; the file of one that failed is renamed and kept."""
         with self._lock:
             self._waiting.remove(number)
             job = self._known[number]
@@ -361,9 +361,9 @@ class JobQueue:
 
 
 def read_task(path: Path) -> tuple[Tensor, list[Any]]:
-    """Inputs and labels of a task's file."""
+    """Read inputs and labels from the file of a task."""
     file = TensorFile(path, what="task", framework="pt")
     try:
         return file.get("x"), list(json.loads(file.facts["facts"])["y"])
     except (KeyError, ValueError) as problem:
-        raise RecordError(f"{path}: is not a task that was queued") from problem
+        raise RecordError(f"{path}: not a queued task") from problem

@@ -1,4 +1,4 @@
-"""Counts and times of a service, in the text form that Prometheus reads."""
+"""Counts and times of a service in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class ServiceMetrics:
-    """What a service has done so far, in a registry of its own; any thread may count.
+    """Counters of a service in their own registry; thread-safe.
 
     Examples
     --------
@@ -44,20 +44,20 @@ class ServiceMetrics:
         }
 
     def request(self, path: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+        """Count a request and its time."""
         self._requests.labels(path, status).inc()
         self._seconds.labels(path).observe(seconds)
 
     def rows(self, what: str, count: int) -> None:
-        """Rows were asked about, or learnt."""
+        """Count rows of a kind."""
         self._rows.labels(what).inc(count)
 
     def job(self, end: str) -> None:
-        """A task was learnt, or failed."""
+        """Count a task that was learnt or failed."""
         self._jobs.labels(end).inc()
 
     def text(self, gauges: dict[str, float]) -> str:
-        """All of it, with some present values."""
+        """Return the metrics as text, with the present values of gauges."""
         for name, value in gauges.items():
             self._gauges[name].set(value)
         return str(generate_latest(self._registry), "utf-8")

@@ -1,8 +1,8 @@
-"""A process that learns tasks, one for each line on its input: ``python -m
+"""Training process of the service, one task per line on its input: ``python -m
 engram.serve.training_worker``.
 
-A process of its own, because training may die in ways that no exception tells of, and must not take
-the service with it; and because predictions need not wait for it.
+It is a separate process because training may crash without an exception, which must not stop
+the service, and so that predictions need not wait for it.
 """
 
 from __future__ import annotations

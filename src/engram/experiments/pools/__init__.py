@@ -1,8 +1,8 @@
-"""Pools: how the runs of many recipes share a machine or a cluster; `POOLS` has them by name.
+"""Pools, which distribute the runs of many recipes over a machine or a cluster.
 
-One group of runs in lockstep is the engine's; recipes and plans are in `experiments`. Begin with
-`pool` (`Work`, `Pool`, and the pools of one process), then `process_pool`, the shortest one with
-workers.
+Not here: training of a group in lockstep (engram.engine), recipes and plans (engram.experiments).
+Begin with pool (`Work`, `Pool`, the pools of one process), then process_pool, the simplest one
+with workers. `POOLS` has all of them by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POOLS = {
     "processes": "runs spread over processes",
     "ray": "groups of runs spread over a Ray cluster",
 }
-# the module of each, and its function ``train(work) -> Result``
+# name of a pool: module and function ``train(work) -> Result``
 _TRAIN = {
     "together": ("pool", "train_together"),
     "auto": ("pool", "train_auto"),
@@ -35,7 +35,7 @@ IN_PROCESS_POOLS = ("together", "auto", "serial")  # pools that start no process
 
 
 def find_pool(name: str, argument: str = "pool") -> Pool:
-    """A pool by its name.
+    """Return a pool by its name.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How much memory runs take while they train, found by training a few steps of them."""
+"""Memory that runs need, measured by training a few of their steps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from engram.engine.backend import resolve_device
 from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
 
-MEASURED_STEPS = 3  # of which the memory is measured
-SAFETY = 1.5  # evaluation, importances and later tasks take more than the first steps
+MEASURED_STEPS = 3  # steps of a measurement
+SAFETY = 1.5  # factor: evaluation, importances and later tasks need more than the first steps
 
 
 class MemoryNeed(NamedTuple):
-    """Bytes that runs take: `base` whatever their number, `each` more for every one of them.
+    """Bytes that runs need: `base` for any number, plus `each` for every run.
 
-    `room` is what the device has in all.
+    `room` is the total memory of the device.
     """
 
     base: int
@@ -28,11 +28,11 @@ class MemoryNeed(NamedTuple):
     room: int
 
     def bytes_for(self, runs: int) -> int:
-        """Bytes that so many runs take."""
+        """Return the bytes that so many runs need."""
         return int(SAFETY * (self.base + self.each * runs))
 
     def most_runs(self, room: float) -> int:
-        """How many runs fit into so many bytes; one at least, because nobody can do with less.
+        """Return how many runs fit into so many bytes, at least one.
 
         Examples
         --------
@@ -43,11 +43,11 @@ class MemoryNeed(NamedTuple):
 
 
 class _StopMeasuring(Exception):
-    """As many steps as were wanted are done."""
+    """Raised when enough steps are done."""
 
 
 def measure_memory(runs: Sequence[Run], device: str) -> MemoryNeed:
-    """What runs that train together need, from the first steps of one and of two of them."""
+    """Measure the need of runs that train together, by the first steps of one and of two."""
     where = resolve_device(device)
     one = _peak(runs[:1], where)
     parameters = 4 * Engine(runs[:1], device="cpu").parameters(runs[0])
@@ -57,7 +57,7 @@ def measure_memory(runs: Sequence[Run], device: str) -> MemoryNeed:
 
 
 def _peak(runs: Sequence[Run], device: torch.device) -> int:
-    """Bytes at most while some runs take their first steps."""
+    """Measure the peak memory of the first steps of some runs."""
     engine = Engine(runs, device=device, together=True if len(runs) > 1 else None)
     peak = _cuda_peak(device) if device.type == "cuda" else _host_peak()
     left = MEASURED_STEPS
@@ -83,7 +83,7 @@ def _cuda_peak(device: torch.device) -> Callable[[], int]:
 
 
 def _host_peak() -> Callable[[], int]:
-    """The highest resident memory from now on; since the process began where that cannot be had."""
+    """Return a function for the peak resident memory since now, or since the process started."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

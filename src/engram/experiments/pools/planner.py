@@ -1,5 +1,5 @@
-"""Which runs one worker trains at once, in which order, and what is tried again when a worker is
-lost.
+"""Groups of runs for workers: which runs train together, in which order, and retries when a
+worker is lost (`RetryQueue`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from engram.experiments import Plan
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """Runs that one worker trains at one go: in lockstep, or one alone.
+    """Runs that one worker trains at once: several in lockstep, or a single one.
 
-    `cost` is about how many multiply-adds they take; nothing is known of runs that cannot be built,
-    which are told so by whoever tries to train them.
+    `cost` is the approximate number of multiply-adds; 0 for runs that cannot be built, which fail
+    when a worker trains them.
     """
 
     plans: tuple[Plan, ...]
@@ -33,7 +33,7 @@ class WorkerGroup:
         return len(self.plans)
 
     def halves(self) -> list[WorkerGroup]:
-        """Two groups in place of one that is too large, or fails as a whole."""
+        """Split a group that is too large, or failed as a whole, into two."""
         half, share = len(self) // 2, self.cost / 2
         return [
             WorkerGroup(part, share, self.lockstep)
@@ -42,7 +42,7 @@ class WorkerGroup:
 
     @property
     def words(self) -> str:
-        """Which runs these are, in a few words."""
+        """Describe the runs in a few words."""
         labels = list(dict.fromkeys(plan.label for plan in self.plans))
         first = labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
         return first if len(self) == 1 else f"{first} ({len(self)} runs)"
@@ -51,7 +51,7 @@ class WorkerGroup:
 def group_plans(
     plans: Sequence[Plan], *, device: str = "cpu", compile: bool = False
 ) -> list[WorkerGroup]:  # fmt: skip
-    """Runs by whom they would train with on a kind of device, as large as can be.
+    """Group runs that train in lockstep on a kind of device, in groups as large as possible.
 
     Runs that do not train in lockstep are groups of one.
 
@@ -71,7 +71,7 @@ def group_plans(
         try:
             engine.compatibility_key(plan.run)
             costs[plan] = estimate_work(plan.run, engine.parameters(plan.run))
-        except Exception:  # whoever trains it says what is wrong, and the others are trained
+        except Exception:  # the worker that trains it reports the error, and the others are trained
             continue
     sound, found = list(costs), [WorkerGroup((plan,)) for plan in plans if plan not in costs]
     if not sound:
@@ -80,7 +80,7 @@ def group_plans(
         runs = [plan.run for plan in sound]
         engine = Engine(runs, device="cpu", compile=compile, plan_for=device)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that models train alone, as is planned here
+        warnings.simplefilter("ignore")  # warnings about models that train alone
         for places in engine.groups():
             members = [sound[place] for place in places]
             parts = [members] if engine.lockstep(places) else [[one] for one in members]
@@ -94,10 +94,10 @@ def group_plans(
 def divide_groups(
     groups: Sequence[WorkerGroup], workers: int, most: Callable[[WorkerGroup], int] | None = None
 ) -> list[WorkerGroup]:
-    """Groups for so many workers, the costliest first: whoever is free takes the next.
+    """Divide groups for so many workers, the costliest first; a free worker takes the next.
 
-    A group in lockstep that is more than a worker's part of the whole cost is divided, and so is
-    one of more runs than a worker has room for, which `most` says.
+    A group in lockstep is divided if it exceeds a worker's share of the total cost, or has more
+    runs than a worker has room for, given by `most`.
     """
     part = sum(group.cost for group in groups if group.cost < math.inf) / max(workers, 1)
     found: list[WorkerGroup] = []
@@ -111,10 +111,10 @@ def divide_groups(
 
 
 def select_unfinished(groups: Sequence[WorkerGroup], plans: Sequence[Plan]) -> list[WorkerGroup]:
-    """Groups of which some plan is still to be trained, with those plans.
+    """Select the groups that have plans to train, with those plans only.
 
-    A sweep that goes on has the groups that it had when it began, however much of it is done: the
-    last bits of runs in lockstep depend on who trains with them.
+    A resumed sweep keeps the groups with which it began, because the last bits of runs in lockstep
+    depend on the group.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def select_unfinished(groups: Sequence[WorkerGroup], plans: Sequence[Plan]) -> l
 
 
 def _split_group(group: WorkerGroup, count: int) -> list[WorkerGroup]:
-    """A group in parts that differ by one run at most."""
+    """Split a group into parts whose sizes differ by at most one run."""
     if count <= 1:
         return [group]
     bounds = [len(group) * k // count for k in range(count + 1)]
@@ -150,7 +150,7 @@ def _split_group(group: WorkerGroup, count: int) -> list[WorkerGroup]:
 
 
 def estimate_work(run: Run, parameters: int) -> float:
-    """About how many multiply-adds a run takes: rows that pass the network, there and back.
+    """Estimate the multiply-adds of a run: rows that pass the network forward and backward.
 
     Examples
     --------
@@ -179,28 +179,28 @@ def estimate_work(run: Run, parameters: int) -> float:
     return rows * parameters
 
 
-# What becomes of groups of runs that were lost or failed, whoever trained them.
+# Retries of groups that were lost or failed.
 
 
-MOST_TRIES = 2  # workers that may die of a group before it is divided, or given up
-MOST_NODES = 8  # nodes that may: they seldom die of what they train
-MOST_FAILURES_SHOWN = 5  # failures that are said one by one
+MOST_TRIES = 2  # workers that a group may lose before it is divided, or given up
+MOST_NODES = 8  # nodes that it may lose, rarely by its own fault
+MOST_FAILURES_SHOWN = 5  # failures listed in a message
 
 
 @dataclass
 class Attempt:
-    """A group that is with a worker, or waits for one."""
+    """A group that is being trained by a worker, or waits for one."""
 
     group: WorkerGroup
     tries: int = 1
-    nodes: int = 1  # tries that nodes took with them count apart
-    whole: bool = False  # a GPU of its own
+    nodes: int = 1  # tries lost with nodes are counted separately
+    whole: bool = False  # whether it needs a GPU of its own
     begun: bool = False
     node: str = ""
 
 
 class RetryQueue:
-    """Groups that wait to be trained; those that were lost come again, in parts if need be."""
+    """Queue of groups to train; lost groups are queued again, in parts if necessary."""
 
     def __init__(self, groups: Sequence[WorkerGroup], note: Callable[[str], None]) -> None:
         self.waiting = deque(Attempt(group) for group in groups)
@@ -208,18 +208,18 @@ class RetryQueue:
         self._note = note
 
     def requeue(self, attempt: Attempt) -> None:
-        """As it was, and next."""
+        """Put an attempt back at the front of the queue."""
         self.waiting.appendleft(attempt)
 
     def handle_failure(self, attempt: Attempt, words: str) -> None:
-        """Something went wrong in a group: one run may be at fault, so its parts are tried."""
+        """Handle an error in a group: its parts are tried, since one run may be at fault."""
         if len(attempt.group) > 1:
             self._split_group(attempt)
         else:
             self.failures.append(f"{attempt.group.words}: {words}")
 
     def handle_loss(self, attempt: Attempt, how: str, *, node: bool = False) -> None:
-        """A worker or its node has died: another one tries, unless that is what kills them."""
+        """Handle the loss of a worker or node: another one tries, up to a limit."""
         group, words = attempt.group, f"{attempt.group.words}: {how}"
         tries, nodes = attempt.tries + (not node), attempt.nodes + node
         if tries <= MOST_TRIES and nodes <= MOST_NODES:
@@ -236,7 +236,7 @@ class RetryQueue:
         self.waiting.extendleft(Attempt(half) for half in reversed(attempt.group.halves()))
 
     def raise_failures(self) -> None:
-        """Raise what went wrong, if anything did."""
+        """Raise an error that lists the failures, if there are any."""
         if not self.failures:
             return
         said = self.failures[:MOST_FAILURES_SHOWN]

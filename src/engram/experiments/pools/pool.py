@@ -1,4 +1,4 @@
-"""What a pool is given and must return, and the three pools that stay in this process: auto,
+"""`Work`, the input of a pool, `Pool`, its protocol, and the three pools of one process: auto,
 serial, together.
 """
 
@@ -17,32 +17,32 @@ from engram.experiments.recorder import Recorder
 from engram.records import Result
 from engram.renamed import accept_old_names
 
-PlanKey = tuple[str, int, str]  # of a run: recipe, seed, order
+PlanKey = tuple[str, int, str]  # recipe, seed, order
 
 
 @accept_old_names
 @dataclass(kw_only=True)
 class Work:
-    """Recipes, and how they are to be run.
+    """Recipes, and how to run them.
 
     Parameters
     ----------
     out
-        Run directory; None keeps everything in memory, where the pool can.
+        Run directory; None keeps everything in memory, if the pool can.
     data
         Directory in which data sets are found by name.
     workers
-        Processes, where the pool has some; 0 for one per core.
+        Number of processes, if the pool has any; 0 for one per core.
     address
-        Of a cluster, where the pool has one; None for one on this machine.
+        Address of a cluster, if the pool uses one; None for one on this machine.
     callback
-        Told of notes, steps and finished stages, whoever trains them.
+        Receives notes, steps and finished stages, also those of workers.
     deadline
-        ``time.monotonic`` after which nothing further is begun.
+        ``time.monotonic`` after which nothing new is started.
     compile, deterministic, checkpoint_every, rerun
         As in `engram.run`.
     planned
-        The plans of each recipe, where the caller has made them already.
+        The plans of each recipe, if the caller has made them already.
     """
 
     recipes: Sequence[Recipe]
@@ -73,7 +73,7 @@ class Work:
         return [plan for plans in self.by_recipe for plan in plans]
 
     def run_here(self, *, together: bool | None) -> Result:
-        """Everything in this process; see `engram.run` for `together`."""
+        """Run everything in this process; see `engram.run` for `together`."""
         return execute(
             self.plans, out=self.out, device=self.device, together=together,
             compile=self.compile, callback=self.callback, deadline=self.deadline, rerun=self.rerun,
@@ -82,13 +82,13 @@ class Work:
 
 
 def contents_by_run(work: Work, recorder: Recorder) -> dict[PlanKey, dict[str, Any]]:
-    """Recipes as plain values, by their runs that are not finished."""
+    """Return recipes as plain values, by their unfinished runs."""
     unfinished = {plan.key: plan for plan in recorder.open}
     found: dict[PlanKey, dict[str, Any]] = {}
     for recipe, plans in zip(work.recipes, work.by_recipe, strict=True):
         keys = [plan.key for plan in plans if plan.key in unfinished]
         if keys:
-            # where several recipes ask for a run, each in its own way, it has all their probes
+            # a run of several recipes has the probes of all of them
             asked = unfinished[keys[0]].content
             names = ("probes", "outside", "keep")
             measured = {name: asked[name] for name in names if name in asked}
@@ -100,20 +100,17 @@ def contents_by_run(work: Work, recorder: Recorder) -> dict[PlanKey, dict[str, A
 def unique_recipes(
     keys: Sequence[PlanKey], contents: Mapping[PlanKey, dict[str, Any]]
 ) -> tuple[dict[str, Any], ...]:
-    """The recipes of some runs, each once; one id may stand for several with other seeds."""
+    """Return the recipes of some runs, each once; one id may have several with other seeds."""
     return tuple({id(contents[key]): contents[key] for key in keys}.values())
 
 
 class Pool(Protocol):
-    """Runs what is not finished yet and returns the runs of all recipes.
+    """A function that trains unfinished runs and returns the runs of all recipes.
 
-    All fields of `Work` count in every pool: progress, deadline, compilation, running anew.
+    Every pool honours all fields of `Work`.
     """
 
     def __call__(self, work: Work) -> Result: ...
-
-
-# Runs of equal shapes in lockstep where that is faster, as `engram.run` does.
 
 
 def train_auto(work: Work) -> Result:
@@ -121,15 +118,9 @@ def train_auto(work: Work) -> Result:
     return work.run_here(together=None)
 
 
-# One run after the other.
-
-
 def train_serial(work: Work) -> Result:
     """See `engram.experiments.pools.pool.Pool`."""
     return work.run_here(together=False)
-
-
-# Runs of equal shapes in lockstep, whatever their size.
 
 
 def train_together(work: Work) -> Result:

@@ -1,4 +1,4 @@
-"""Groups of runs spread over processes, which write into one run directory."""
+"""The pool ``processes``: groups of runs in worker processes, which write to one run directory."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from engram.experiments.recorder import Recorder
 from engram.process import exit_now, handle_end_signals
 from engram.records import Result, RunDirectory
 
-PROGRESS_SECONDS = 0.1  # seconds between the steps of one worker that are passed on
-GRACE_SECONDS = 120.0  # seconds in which a worker that is told to end may save what is going on
-# What a worker needs, imported once for all of them.
+PROGRESS_SECONDS = 0.1  # seconds between progress messages of a worker
+GRACE_SECONDS = 120.0  # seconds in which a worker may save its runs before it is killed
+# Modules that a worker needs, imported once for all workers.
 IMPORTS = [
     "engram.experiments.pools.process_pool",
     "pandas",
@@ -49,7 +49,7 @@ IMPORTS = [
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessJob:
-    """What a worker needs to know besides the recipe; all of it can be sent."""
+    """Settings of workers besides the recipes; they can be pickled."""
 
     out: str
     device: str
@@ -57,18 +57,16 @@ class ProcessJob:
     compile: bool
     deterministic: bool
     checkpoint_every: float | str
-    until: float | None  # by the clock on the wall, which processes share
+    until: float | None  # deadline in ``time.time``, which processes share
     threads: int
-    environ: dict[str, str]  # as it is now: a process that forks workers may be older
+    environ: dict[str, str]  # current environment; the process that forks may be older
 
 
 def train(work: Work) -> Result:
-    """See `engram.experiments.pools.pool.Pool`; needs a run directory."""
+    """Train in worker processes, which needs a run directory; see `Pool`."""
     if work.out is None:
         raise bad("out", "a run directory, through which the processes exchange results", work.out)
-    parse_duration(
-        work.checkpoint_every, "checkpoint_every"
-    )  # complains here, not in every process
+    parse_duration(work.checkpoint_every, "checkpoint_every")  # raises here, not in every process
     device = resolve_device(work.device)
     if work.compile:
         check_compiler(device)
@@ -96,15 +94,15 @@ def train(work: Work) -> Result:
         )  # fmt: skip
         team = WorkerTeam(groups, contents_by_run(work, recorder), job, recorder, context)
         _train_groups(team, count)
-        recorder.folder.tidy()  # after workers that were killed
+        recorder.folder.tidy()  # remove files of workers that were killed
         recorder.report_skipped_runs()
     return recorder.result()
 
 
 def _train_groups(team: WorkerTeam, count: int) -> None:
-    """Train every group in one of `count` processes; complains when all have been tried."""
+    """Train every group in one of `count` processes; raises after all have been tried."""
     try:
-        with handle_end_signals(exit_now):  # as Ctrl-C does, so that the workers end, too
+        with handle_end_signals(exit_now):  # as Ctrl-C does, so that the workers end too
             team.work(count)
     finally:
         team.dismiss()
@@ -112,21 +110,21 @@ def _train_groups(team: WorkerTeam, count: int) -> None:
 
 
 def worker_context(device: str) -> Any:
-    """How workers begin: on the CPU as forks of a process that has imported all they need.
+    """Return the multiprocessing context: on the CPU, forks of a process with all imports done.
 
-    That takes a tenth of a second, importing it takes two. CUDA wants a process of its own.
+    A fork takes a tenth of a second, the imports two seconds. CUDA needs spawned processes.
     """
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     if not forks or resolve_device(device).type != "cpu":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTS)
-    forkserver.ensure_running()  # it imports while others plan
+    forkserver.ensure_running()  # imports while this process plans
     return context
 
 
 class WorkerTeam:
-    """Worker processes, each on a pipe of its own: one that dies leaves no other waiting."""
+    """Worker processes with a pipe each, so that a worker that dies blocks no other."""
 
     def __init__(
         self,
@@ -139,11 +137,11 @@ class WorkerTeam:
         self.job, self.contents = job, contents
         self.retries = RetryQueue(groups, recorder.callback.note)
         self._hearing = EventReceiver(recorder.callback, recorder.plans)
-        self._busy: dict[Any, tuple[Any, Attempt]] = {}  # by pipe: process, what it does
+        self._busy: dict[Any, tuple[Any, Attempt]] = {}  # pipe: process and its attempt
         self._context = context
 
     def work(self, count: int) -> None:
-        """Keep `count` workers busy until every group is through."""
+        """Keep `count` workers busy until every group is done."""
         self._most = count
         for _ in range(count):
             self._start()
@@ -155,14 +153,14 @@ class WorkerTeam:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_worker, args=(theirs, self.job))
         process.start()
-        theirs.close()  # so that the pipe ends with the worker
+        theirs.close()  # so that the pipe closes with the worker
         self._give(ours, process)
 
     def _give(self, pipe: Any, process: Any) -> None:
-        """The next group to a worker, or its leave."""
+        """Send the next group to a worker, or tell it to end."""
         if not self.retries.waiting:
             self._busy.pop(pipe, None)
-            with suppress(OSError):  # it may have died after its last word
+            with suppress(OSError):  # it may have died after its last message
                 pipe.send(None)
             process.join()
             pipe.close()
@@ -170,11 +168,11 @@ class WorkerTeam:
         attempt = self.retries.waiting.popleft()
         self._busy[pipe] = process, attempt
         keys = [plan.key for plan in attempt.group.plans]
-        with suppress(OSError):  # then the pipe has ended, which is heard next
+        with suppress(OSError):  # the pipe is closed, which is noticed next
             pipe.send((unique_recipes(keys, self.contents), keys))
 
     def _receive(self, pipe: Any) -> None:
-        """Pass on what a worker tells."""
+        """Handle a message of a worker."""
         process, attempt = self._busy[pipe]
         try:
             kind, *told = pipe.recv()
@@ -189,7 +187,7 @@ class WorkerTeam:
             self._hearing.receive(kind, *told)
 
     def _lost(self, pipe: Any, process: Any, attempt: Attempt) -> None:
-        """A worker has died: another one tries its group, unless that is what kills them."""
+        """Handle the death of a worker: another one tries its group, up to a limit."""
         del self._busy[pipe]
         pipe.close()
         process.join()
@@ -199,10 +197,10 @@ class WorkerTeam:
             self._start()
 
     def dismiss(self) -> None:
-        """End workers that are still there; they save what is going on."""
+        """End the remaining workers, which save their runs."""
         left = [process for process, _ in self._busy.values()]
         for pipe in self._busy:
-            pipe.close()  # nobody listens: a worker that has something to say must not wait
+            pipe.close()  # a worker must not wait for its messages to be read
         for process in left:
             process.terminate()
         until = time.monotonic() + GRACE_SECONDS
@@ -214,19 +212,19 @@ class WorkerTeam:
 
 
 def _worker(pipe: Any, job: ProcessJob) -> None:
-    """Run recipes until there are no more."""
+    """Train groups until there are no more."""
     import torch
 
     os.environ.clear()
     os.environ.update(job.environ)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(job.threads)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it answers, with SIGTERM
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and sends SIGTERM
     deadline = None if job.until is None else time.monotonic() + job.until - time.time()
     desk = _WorkerState(job, deadline)
 
     def send(words: tuple[Any, ...]) -> None:
-        with suppress(OSError):  # nobody listens any more: SIGTERM is on its way
+        with suppress(OSError):  # the pipe is closed: SIGTERM follows
             pipe.send(words)
 
     try:
@@ -234,12 +232,12 @@ def _worker(pipe: Any, job: ProcessJob) -> None:
             late = deadline is not None and time.monotonic() >= deadline
             failure = [] if late else desk.failure(given, EventSender(send, PROGRESS_SECONDS))
             pipe.send(("end", *failure))
-    except (KeyboardInterrupt, EOFError, OSError):  # told to end; nobody listens any more
+    except (KeyboardInterrupt, EOFError, OSError):  # told to end, or the pipe is closed
         pass
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed saves what is going on and ends, as at SIGTERM."""
+    """Make the worker save its runs and end, as on SIGTERM, if its parent is killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -247,7 +245,7 @@ def _end_with_parent() -> None:
 
 
 class _WorkerState:
-    """What a worker keeps from one group to the next: data it has read, and what is recorded."""
+    """State of a worker between groups: loaded data and the open run directory."""
 
     def __init__(self, job: ProcessJob, deadline: float | None) -> None:
         self.job, self.deadline = job, deadline
@@ -257,7 +255,7 @@ class _WorkerState:
     def failure(
         self, given: tuple[Sequence[dict[str, Any]], Sequence[PlanKey]], callback: Callback
     ) -> list[str]:
-        """Train one group, given its recipes and the keys of its runs; what went wrong."""
+        """Train one group, given its recipes and run keys; returns the error, if any."""
         job, (contents, keys) = self.job, given
         try:
             made = [plan for one in contents for plan in self.planner.plan(Recipe.of(one))]

@@ -1,6 +1,4 @@
-"""The pool ``ray``: connects to a cluster, measures memory, and hands groups of runs to its
-nodes.
-"""
+"""The pool ``ray``: connect to a cluster, measure memory, and dispatch groups of runs to nodes."""
 
 from __future__ import annotations
 
@@ -52,12 +50,12 @@ from engram.records.reading import load_into_memory
 from engram.records.run_arrays import RunKey
 from engram.records.saved_models import ModelLocation
 
-MEASURING_SECONDS = 120.0  # seconds for all measurements; what is unknown by then stays so
+MEASURING_SECONDS = 120.0  # time limit of all memory measurements
 
 
 def train(work: Work) -> Result:
     """Train on the cluster at ``work.address``, or one on this machine; see `Pool`."""
-    parse_duration(work.checkpoint_every, "checkpoint_every")  # complains here, not in every worker
+    parse_duration(work.checkpoint_every, "checkpoint_every")  # raises here, not in every worker
     check_choice("device", str(work.device).split(":")[0], ("auto", "cpu", "cuda"))
     if work.out is not None:
         return _train_into(work, Path(work.out).absolute())
@@ -67,7 +65,7 @@ def train(work: Work) -> Result:
 
 
 def _load_models(result: Result, work: Work) -> dict[RunKey, ModelLocation]:
-    """What runs have learnt, out of the files that they left."""
+    """Load the models of runs from their files."""
     found: dict[RunKey, ModelLocation] = {}
     for plan in work.plans:
         key = RunKey(*plan.key)
@@ -79,7 +77,7 @@ def _load_models(result: Result, work: Work) -> dict[RunKey, ModelLocation]:
 
 
 def _train_into(work: Work, folder: Path) -> Result:
-    """Into a directory, which is given back as a Result."""
+    """Train into a directory and read it as a result."""
     recorder = Recorder(
         merge_equal_plans(work.plans),
         folder,
@@ -101,7 +99,7 @@ def _train_into(work: Work, folder: Path) -> Result:
 
 
 def _train_groups(work: Work, recorder: Recorder, room: ClusterResources) -> None:
-    """Plan, measure, hand out; complains when all has been tried."""
+    """Plan, measure and dispatch groups; raises after all have been tried."""
     import ray
 
     assert recorder.folder is not None
@@ -133,7 +131,7 @@ def _train_groups(work: Work, recorder: Recorder, room: ClusterResources) -> Non
 
 
 def _choose_device(asked: str, room: ClusterResources) -> str:
-    """Where groups train: the nodes decide, the driver's own may have no GPU."""
+    """Choose the device by the nodes, since the driver's machine may have no GPU."""
     if asked.startswith("cuda") and not room.gpus:
         raise bad("device", "cpu or auto, because no node of the cluster has a GPU", asked)
     if asked == "auto":
@@ -142,7 +140,7 @@ def _choose_device(asked: str, room: ClusterResources) -> str:
 
 
 def _driver_node_options() -> dict[str, Any]:
-    """On the driver's node: a mailbox that dies with another one would take all news with it."""
+    """Place the mailbox on the driver's node, so that no other node's loss takes it away."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -152,7 +150,7 @@ def _driver_node_options() -> dict[str, Any]:
 
 @contextmanager
 def _mark_directory(folder: Path) -> Iterator[str]:
-    """A token, and a file by which workers see whether a directory is the one that is meant."""
+    """Write a marker file, by which workers recognise the directory, and yield its token."""
     token = secrets.token_hex(8)
     path = folder / marker_name(token)
     path.touch()
@@ -163,7 +161,7 @@ def _mark_directory(folder: Path) -> Iterator[str]:
 
 
 class MemoryNeeds:
-    """Measured memory of groups; those of one method, model and batch are measured once."""
+    """Measured memory needs of groups, one measurement per method, model and batch size."""
 
     def __init__(
         self, job: RayJob, contents: dict[PlanKey, dict[str, Any]], room: ClusterResources
@@ -172,7 +170,7 @@ class MemoryNeeds:
         self._found: dict[Any, MemoryNeed] = {}
 
     def measure(self, groups: Sequence[WorkerGroup]) -> None:
-        """Train a few steps of each kind on some node."""
+        """Measure each kind of group by training a few steps on some node."""
         import ray
 
         gpus = {"num_gpus": 1} if self.job.device == "cuda" else {}
@@ -191,15 +189,15 @@ class MemoryNeeds:
         for kind, found in asked.items():
             try:
                 self._found[kind] = ray.get(found, timeout=0)
-            except ray.exceptions.RayError:  # whoever trains it says what is wrong with it
+            except ray.exceptions.RayError:  # training it will report the error
                 ray.cancel(found)
 
     def find_need(self, group: WorkerGroup) -> MemoryNeed | None:
-        """What a group needs, if that is known."""
+        """Return the memory need of a group; None if unknown."""
         return self._found.get(_memory_key(group))
 
     def most_runs(self, group: WorkerGroup) -> int:
-        """Runs that a worker has room for."""
+        """Return how many runs of a group a worker has room for."""
         need = self.find_need(group)
         if need is None:
             return len(group)
@@ -215,7 +213,7 @@ def _memory_key(group: WorkerGroup) -> Any:
     return type(run.method), model, run.training.batch_size, id(run.stream.data), group.lockstep
 
 
-# A cluster of Ray: connecting to it, and what it has room for.
+# Connection to a Ray cluster, and its resources.
 
 
 CONNECT_SECONDS = 5.0  # seconds for an address to answer
@@ -224,7 +222,7 @@ INSTALL = "pip install 'engram[ray]'"
 
 @dataclass(frozen=True)
 class ClusterResources:
-    """What the nodes of a cluster have in all."""
+    """Total resources of the nodes of a cluster."""
 
     cpus: int
     gpus: float
@@ -232,7 +230,7 @@ class ClusterResources:
 
     @property
     def memory_per_cpu(self) -> float:
-        """Bytes of memory for every core, where there are fewest."""
+        """Bytes of memory per core of the node with the fewest."""
         known = [one for one in self.nodes if one.get("CPU") and one.get("memory")]
         return min((one["memory"] / one["CPU"] for one in known), default=float("inf"))
 
@@ -243,13 +241,13 @@ class ClusterResources:
 
     @property
     def cores_of_a_node(self) -> int:
-        """Cores of the smallest node that has some: what a task may ask for anywhere."""
+        """Cores of the smallest node that has any: the most a task may request on all nodes."""
         return int(min((one["CPU"] for one in self.nodes if one.get("CPU", 0) >= 1), default=1))
 
 
 def import_ray() -> Any:
-    """The package, or where to get it."""
-    # tasks without a GPU are told to train on the CPU: no need to hide devices, and to warn of it
+    """Import ray, or raise with the command to install it."""
+    # tasks without a GPU train on the CPU explicitly, so Ray need not hide devices and warn
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -260,12 +258,12 @@ def import_ray() -> Any:
 
 @contextmanager
 def connect_ray(address: str | None = None, cores: int = 0) -> Iterator[ClusterResources]:
-    """A connection to the cluster at an address, or to one on this machine while this lasts.
+    """Connect to the cluster at an address, or to one on this machine, within a context.
 
-    Without an address, that of the environment (RAY_ADDRESS); without that, a cluster is started
-    here, with so many `cores` (0: all), and ended. A connection that was there before is used and
-    left. Authentication is Ray's own: a cluster that is started here makes a token and asks for it;
-    for one that is there, RAY_AUTH_MODE says whether a token is sent, and RAY_AUTH_TOKEN,
+    The default address is RAY_ADDRESS; without that, a cluster is started
+    here with so many `cores` (0: all) and stopped afterwards. An existing connection is used and
+    kept. Authentication is Ray's own: a cluster started here makes and requires a token;
+    for an existing one, RAY_AUTH_MODE says whether a token is sent, and RAY_AUTH_TOKEN,
     RAY_AUTH_TOKEN_PATH or ``~/.ray/auth_token`` which.
     """
     ray = import_ray()
@@ -277,7 +275,7 @@ def connect_ray(address: str | None = None, cores: int = 0) -> Iterator[ClusterR
     before = _signal_handlers()
     _check_address(named)
     _start_ray(ray, named, cores)
-    _restore_handlers(before)  # Ray ends the process at SIGTERM; who called has reasons of its own
+    _restore_handlers(before)  # Ray ends the process at SIGTERM; keep the caller's handlers
     try:
         yield _read_resources(ray)
     finally:
@@ -289,7 +287,7 @@ def _start_ray(ray: Any, address: str, cores: int) -> None:
     here: dict[str, Any] = {}
     if address == "local":
         here = {"num_cpus": cores or None, "include_dashboard": False}
-    else:  # it answers, so that it need not be waited for
+    else:  # it answers, so there is no need to wait
         os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{CONNECT_SECONDS:.0f}")
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **here)
@@ -307,7 +305,7 @@ def _start_ray(ray: Any, address: str, cores: int) -> None:
 
 
 def _check_address(address: str) -> None:
-    """Complain of an address that is none, or that nobody answers; Ray would try for minutes."""
+    """Raise for a malformed address or one without answer, which Ray would try for minutes."""
     if address in ("local", "auto"):
         return
     if "://" in address:
@@ -323,7 +321,7 @@ def _check_address(address: str) -> None:
 
 
 def _check_same_cluster(ray: Any, address: str | None) -> None:
-    """Complain if Ray is connected to another cluster already."""
+    """Raise if Ray is already connected to another cluster."""
     there = ray.get_runtime_context().gcs_address
     if address not in (None, "auto", "local", there):
         expected = f"{there}, to which this process is connected already"
@@ -339,7 +337,7 @@ def _read_resources(ray: Any) -> ClusterResources:
 
 
 def refresh_resources(before: ClusterResources) -> ClusterResources:
-    """What the cluster has now; as before, where it has nothing at the moment."""
+    """Read the current resources; those from before if there are none at the moment."""
     import ray
 
     try:
@@ -360,19 +358,19 @@ def _restore_handlers(handlers: Mapping[int, Any]) -> None:
             signal.signal(number, handler)
 
 
-# Groups of runs, handed out to the workers of a cluster until all are through.
+# Dispatching groups of runs to the workers of a cluster.
 
 
-REFRESH_SECONDS = 2.0  # seconds between looks at what the cluster has: nodes come and go
-GRACE_SECONDS = 120.0  # seconds in which workers that are told to end may save what is going on
-WAITING_NOTE_SECONDS = 60.0  # seconds without a free place before it is said
-GPU_PARTS = 16  # in which GPUs are divided
-MOST_GPU_MEMORY_SHARE = 0.8  # of a GPU's memory that groups may take
+REFRESH_SECONDS = 2.0  # seconds between updates of the resources: nodes come and go
+GRACE_SECONDS = 120.0  # seconds in which workers may save their runs before they are killed
+WAITING_NOTE_SECONDS = 60.0  # seconds without a free place before a note is given
+GPU_PARTS = 16  # smallest share of a GPU: 1 / 16
+MOST_GPU_MEMORY_SHARE = 0.8  # share of a GPU's memory for groups
 
 
 @dataclass
 class Dispatcher:
-    """Hands out groups, hears of them, and tries again what was lost.
+    """Dispatches groups to workers, receives their messages, and retries lost groups.
 
     Parameters
     ----------
@@ -381,9 +379,9 @@ class Dispatcher:
     contents
         Recipes as plain values, by the keys of their runs.
     needs
-        What groups need, as far as it was measured.
+        Memory needs of groups, as far as measured.
     workers
-        How many groups go on at once; 0: as many as there is room for.
+        Number of groups at the same time; 0: as many as there is room for.
     """
 
     groups: Sequence[WorkerGroup]
@@ -398,8 +396,8 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         self.retries = RetryQueue(self.groups, self.recorder.callback.note)
-        self._busy: dict[Any, tuple[int, Attempt]] = {}  # by task
-        self._open: dict[int, Attempt] = {}  # by number: those whose letters count
+        self._busy: dict[Any, tuple[int, Attempt]] = {}  # task: number and attempt
+        self._open: dict[int, Attempt] = {}  # number: attempt whose messages count
         self._numbers = itertools.count(1)
         self._hearing = EventReceiver(self.recorder.callback, self.recorder.plans)
         self._last, self._said = time.monotonic(), False
@@ -410,7 +408,7 @@ class Dispatcher:
 
     # -- the loop --------------------------------------------------------------------------------
     def work(self, mailbox: Any) -> None:
-        """Until every group is through; what went wrong is in `retries`."""
+        """Work until every group is done; failures are in `retries`."""
         import ray
 
         self._mailbox, self._task = mailbox, ray.remote(train_group)
@@ -441,9 +439,9 @@ class Dispatcher:
         self._say_waiting()
 
     def _window(self) -> int:
-        """How many groups are handed out at once: as many as there are places now.
+        """Return how many groups to dispatch at once: as many as there are places now.
 
-        For a task that waits, Ray starts a process that has nothing imported yet, and ends the one
+        For a waiting task, Ray starts a process without any imports, and ends the one
         that has finished another task.
         """
         if self.workers:
@@ -481,7 +479,7 @@ class Dispatcher:
         self._busy[task] = number, attempt
 
     def resources(self, attempt: Attempt) -> dict[str, float]:
-        """What a group is to have: cores, its measured part of a GPU or of a node's memory."""
+        """Return the resources of a group: cores, and its measured share of a GPU or of memory."""
         need, runs = self.needs(attempt.group), len(attempt.group)
         if self.job.device != "cuda":
             found: dict[str, float] = {"num_cpus": self.cpus}
@@ -498,15 +496,15 @@ class Dispatcher:
         gpus = min(1.0, math.ceil(part * GPU_PARTS) / GPU_PARTS)
         return {"num_cpus": 1, "num_gpus": gpus}
 
-    # -- letters ---------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------
     def _read(self) -> None:
         import ray
 
-        letters = ray.get(self._reading)
+        messages = ray.get(self._reading)
         self._reading = self._mailbox.read.remote()
-        for number, words in letters:
+        for number, words in messages:
             attempt = self._open.get(number)
-            if attempt is not None:  # else it was given up, and another one does its work
+            if attempt is not None:  # otherwise it was given up and replaced
                 self._receive(attempt, *words)
 
     def _receive(self, attempt: Attempt, kind: str, *told: Any) -> None:
@@ -522,7 +520,7 @@ class Dispatcher:
 
     # -- ends ------------------------------------------------------------------------------------
     def _end(self, task: Any) -> None:
-        """A task has ended: its last letters, then whatever follows from how it ended."""
+        """Handle the end of a task: its last messages, then its outcome."""
         import ray
 
         ray.get(self._mailbox.wake.remote())
@@ -548,11 +546,11 @@ class Dispatcher:
         self._follow(attempt, kind, words)
 
     def _follow(self, attempt: Attempt, kind: str, words: str) -> None:
-        """What becomes of a group whose attempt has ended in some way."""
+        """Requeue, retry or finish a group, depending on how its attempt ended."""
         retries = self.retries
         if kind == "fatal":
             raise EngramError(f"{attempt.node}: {words}")
-        if kind == "absent":  # that node does not see the run directory: files travel from now on
+        if kind == "absent":  # that node does not see the run directory: transfer files from now on
             self.shared = False
             retries.requeue(attempt)
         elif kind == "worker":
@@ -573,12 +571,12 @@ class Dispatcher:
 
     @property
     def _shares_devices(self) -> bool:
-        """Whether groups may have to share a device."""
+        """Whether groups may share a device."""
         return self.job.device == "cuda"
 
     # -- stopping --------------------------------------------------------------------------------
     def _say_waiting(self) -> None:
-        """Once: that the cluster has no place for what waits."""
+        """Note once that the cluster has no place for the waiting groups."""
         idle = time.monotonic() - self._last > WAITING_NOTE_SECONDS
         if idle and not self._said and not any(one.begun for _, one in self._busy.values()):
             self._said = True
@@ -598,12 +596,12 @@ class Dispatcher:
                 ray.cancel(task)
 
     def _dismiss(self) -> None:
-        """Let workers save what is going on and end; hear of it, for a while."""
+        """Let workers save their runs and end, and read their messages for a while."""
         import ray
 
         self.retries.waiting.clear()
         until = time.monotonic() + GRACE_SECONDS
-        with suppress(ray.exceptions.RayError):  # the cluster may be what went
+        with suppress(ray.exceptions.RayError):  # the cluster itself may be gone
             ray.get(self._mailbox.stop.remote(), timeout=GRACE_SECONDS)
             self._cancel_queued()
             while self._busy and time.monotonic() < until:

@@ -1,5 +1,5 @@
-"""What a worker of the ray pool does: train a group of runs, send messages and files to the
-driver.
+"""A worker of the ray pool: trains a group of runs, and sends messages (`Mailbox`) and files to
+the driver.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from engram.records.predictions import write_predictions
 from engram.records.run_directory import new_part
 from engram.records.table_parts import read_parts, write_part
 
-PROGRESS_SECONDS = 0.5  # seconds between the steps that are told
-LOCK_WAIT_SECONDS = 30.0  # seconds for a dead worker's locks to go with it
+PROGRESS_SECONDS = 0.5  # seconds between progress messages
+LOCK_WAIT_SECONDS = 30.0  # seconds to wait for a dead worker's locks to disappear
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayJob:
-    """What all workers need to know besides their runs."""
+    """Settings of all workers besides their runs."""
 
     token: str  # of this sweep
     out: str | None  # run directory, where it is shared
@@ -62,44 +62,44 @@ class WorkOrder:
 
     attempt: int
     tries: int
-    contents: tuple[dict[str, Any], ...]  # recipes
-    keys: tuple[PlanKey, ...]  # of their runs
+    contents: tuple[dict[str, Any], ...]  # recipes as plain values
+    keys: tuple[PlanKey, ...]  # the runs to train
     threads: int
     shared: bool  # whether workers write into the run directory themselves
-    files: list[Any] | None = None  # else what that knows of these runs, by reference
+    files: list[Any] | None = None  # otherwise its files about these runs, by reference
 
 
 class WorkStopped(Exception):
-    """There is nothing to go on with here; `kind` and `words` are for whoever asked."""
+    """Raised to end a task early; `kind` and `words` are returned to the driver."""
 
     def __init__(self, kind: str, words: str = "") -> None:
         super().__init__(kind, words)
         self.kind, self.words = kind, words
 
 
-_PLANNERS: dict[str, RecipePlanner] = {}  # by sweep: data is read once by a worker
+_PLANNERS: dict[str, RecipePlanner] = {}  # token of a sweep: planner, which caches data
 
 
 def marker_name(token: str) -> str:
-    """The name of the file by which workers know a directory as the one that is meant."""
+    """Return the name of the marker file by which workers recognise the run directory."""
     return f".ray-{token}"
 
 
 def measure_runs(job: RayJob, order: WorkOrder) -> MemoryNeed:
-    """A task: how much memory runs of a group take."""
+    """Task: measure the memory that runs of a group need."""
     _enter_environment(job, order.threads)
     return measure_memory([plan.run for plan in _make_order_plans(job, order)], job.device)
 
 
 class MailSender:
-    """Letters of one attempt; where the answer is to end, or nobody listens, the worker is told."""
+    """Sends messages of one attempt; ends the worker on request or if the mailbox is gone."""
 
     def __init__(self, mailbox: Any, attempt: int) -> None:
         self.mailbox, self.attempt = mailbox, attempt
         self.stopped = False
 
     def send(self, words: tuple[Any, ...]) -> None:
-        """Tell, and wait until it has arrived: letters come in their order."""
+        """Send a message and wait until it has arrived, which keeps the order."""
         import ray
 
         try:
@@ -108,7 +108,7 @@ class MailSender:
             stop = True
         if stop and not self.stopped:
             self.stopped = True
-            signal.raise_signal(signal.SIGTERM)  # what is going on is saved, as at any such signal
+            signal.raise_signal(signal.SIGTERM)  # saves the runs, as any such signal does
 
     def seconds_left(self) -> float | None:
         """Until nothing further is begun."""
@@ -119,7 +119,7 @@ class MailSender:
 
 
 def train_group(job: RayJob, order: WorkOrder, mailbox: Any) -> tuple[str, str]:
-    """A task: train a group. Returns how it ended, and words for what went wrong."""
+    """Task: train a group; returns how it ended, and a message."""
     import ray
 
     post = MailSender(mailbox, order.attempt)
@@ -144,7 +144,7 @@ def train_group(job: RayJob, order: WorkOrder, mailbox: Any) -> tuple[str, str]:
 
 
 def _enter_environment(job: RayJob, threads: int) -> None:
-    """Be where the driver is, as far as this machine has such a place."""
+    """Set working directory and environment as on the driver, as far as they exist here."""
     if job.version != __version__:
         here = f"Engram {__version__} is installed on this node, the driver has {job.version}"
         raise WorkStopped("fatal", here)
@@ -157,7 +157,7 @@ def _enter_environment(job: RayJob, threads: int) -> None:
 
 
 def _make_order_plans(job: RayJob, order: WorkOrder) -> list[Plan]:
-    """The plans of a group, in its order; they must be what the driver planned."""
+    """Make the plans of a group; raises if they differ from the driver's."""
     if job.token not in _PLANNERS:
         _PLANNERS.clear()
         _PLANNERS[job.token] = RecipePlanner(job.data)
@@ -174,7 +174,7 @@ def _make_order_plans(job: RayJob, order: WorkOrder) -> list[Plan]:
 
 
 class _OrderTrainer:
-    """Trains the runs of one order, in the run directory or in one of its own."""
+    """Trains the runs of one work order, in the run directory or in a temporary one."""
 
     def __init__(self, job: RayJob, order: WorkOrder, send: Any) -> None:
         self.job, self.order, self.send = job, order, send
@@ -206,7 +206,7 @@ class _OrderTrainer:
         return dict(ray.get(self.order.files[0])) if self.order.files else {}
 
     def _shared(self) -> Path:
-        """The run directory, if this machine sees it."""
+        """Return the run directory; raises if this machine does not see it."""
         folder = Path(str(self.job.out))
         if not (folder / marker_name(self.job.token)).is_file():
             raise WorkStopped("absent")
@@ -215,7 +215,7 @@ class _OrderTrainer:
         return folder
 
     def _wait_for_locks(self, folder: Path) -> None:
-        """Those of a worker that died go with it, but a moment later than the news of its death."""
+        """Wait for the locks of a dead worker, which disappear a moment after its death."""
         claims, until = Claims(folder), time.monotonic() + LOCK_WAIT_SECONDS
         names = [run_id(*key) for key in self.order.keys]
         while not all(claims.free(name) for name in names) and time.monotonic() < until:
@@ -232,7 +232,7 @@ class _OrderTrainer:
 
 
 class _FileSender(EventSender):
-    """Sends files before it tells of what they hold."""
+    """Sends files before the events that refer to them."""
 
     def __init__(self, send: Any, outbox: Outbox) -> None:
         super().__init__(send, PROGRESS_SECONDS)
@@ -255,16 +255,14 @@ class _FileSender(EventSender):
             self.send(("files", files, gone))
 
 
-# Letters from workers all over a cluster to whoever started them; an actor of Ray.
-#
-# It imports nothing of the package, so that it begins at once.
+# Messages from workers to the driver, kept by an actor of Ray.
 
 
-MAIL_WAIT_SECONDS = 2.0  # seconds for which a reader waits for letters that do not come
+MAIL_WAIT_SECONDS = 2.0  # seconds for which a reader waits for messages
 
 
 class Mailbox:
-    """Keeps letters in their order until they are read; tells workers when to end.
+    """Keeps messages in their order until they are read; tells workers when to end.
 
     Parameters
     ----------
@@ -275,26 +273,26 @@ class Mailbox:
 
     def __init__(self, left: float | None = None) -> None:
         self._until = None if left is None else time.monotonic() + left
-        self._letters: list[tuple[int, tuple[Any, ...]]] = []
+        self._messages: list[tuple[int, tuple[Any, ...]]] = []
         self._awake = asyncio.Event()
         self._stop = False
 
     async def tell(self, attempt: int, words: tuple[Any, ...]) -> bool:
-        """Take a letter of an attempt; whether it is to end."""
-        self._letters.append((attempt, words))
+        """Take a message of an attempt; returns whether the worker is to end."""
+        self._messages.append((attempt, words))
         self._awake.set()
         return self._stop
 
     async def read(self) -> list[tuple[int, tuple[Any, ...]]]:
-        """The letters since the last reading; waits a while for the first."""
+        """Return the messages since the last call; waits a while for the first."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._awake.wait(), MAIL_WAIT_SECONDS)
         self._awake.clear()
-        found, self._letters = self._letters, []
+        found, self._messages = self._messages, []
         return found
 
     async def wake(self) -> None:
-        """Let whoever reads have what is there."""
+        """Let a waiting reader return."""
         self._awake.set()
 
     async def seconds_left(self) -> float | None:
@@ -302,29 +300,28 @@ class Mailbox:
         return None if self._until is None else self._until - time.monotonic()
 
     async def stop(self) -> None:
-        """Let every worker know that it is to save what is going on, and end."""
+        """Tell every worker to save its runs and end."""
         self._stop = True
 
 
-# Files of a run directory that travel between machines which share no disk.
-#
-# A worker trains in a directory of its own; what appears there travels to the run directory, and
-# what a run directory knows of interrupted runs travels to the worker that goes on with them.
+# Transfer of files between machines that share no disk. A worker trains in its own directory, whose
+# new files are sent to the run directory; files about interrupted runs are sent to the worker that
+# resumes them.
 
 
 Files = dict[str, bytes]  # contents by path, relative to the run directory
-_NOT_SENT = "listed-"  # the order of recipes is known where they were asked for
+_NOT_SENT = "listed-"  # lists of recipes, which the driver has
 
 
 class Outbox:
-    """What is new in a worker's directory since it was last asked."""
+    """Tracks new files in a worker's directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._sent = self._look()
 
     def collect_changes(self) -> tuple[Files, list[str]]:
-        """Files that are new or have changed, and the names of those that are gone."""
+        """Return new and changed files since the last call, and the names of removed ones."""
         now = self._look()
         changed = [name for name, stamp in now.items() if self._sent.get(name) != stamp]
         gone = [name for name in self._sent if name not in now]
@@ -342,7 +339,7 @@ class Outbox:
 
 
 def unpack_files(folder: Path, files: Mapping[str, bytes], gone: Sequence[str] = ()) -> None:
-    """Put files into a directory; results come last, because they make a stage a finished one."""
+    """Write files into a directory; results come last, because they mark a stage as finished."""
     for name in [*files, *gone]:
         _check_path(name)
     for name in sorted(files, key=lambda name: (name.startswith("results-"), name)):
@@ -354,14 +351,14 @@ def unpack_files(folder: Path, files: Mapping[str, bytes], gone: Sequence[str] =
 
 
 def _check_path(name: str) -> None:
-    """Refuse a path that leads out of the directory."""
+    """Raise for a path that leads out of the directory."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise RecordError(f"{name}: is no path inside a run directory")
 
 
 def pack_files(folder: RunDirectory, plans: Sequence[Plan]) -> Files:
-    """All that a worker needs to go on with runs: finished stages, checkpoints, their recipes."""
+    """Collect the files a worker needs to resume runs: finished stages, checkpoints, recipes."""
     names = {folder.checkpoint_path(*plan.key).name for plan in plans}
     shelf = folder.path / "checkpoint"
     chosen = [path for name in names for path in sorted((shelf / name).glob("stage-*"))]
@@ -374,7 +371,7 @@ def pack_files(folder: RunDirectory, plans: Sequence[Plan]) -> Files:
 
 
 def _runs_in(path: Path) -> set[str]:
-    """Names of the runs in a checkpoint of many; none where it is damaged or gone."""
+    """Return the names of the runs in a checkpoint; empty if it is damaged or gone."""
     try:
         return set(checkpoint.read_facts(TensorFile(path, what="checkpoint", framework="pt")))
     except RecordError:
@@ -382,7 +379,7 @@ def _runs_in(path: Path) -> set[str]:
 
 
 def _pack_results(folder: RunDirectory, plans: Sequence[Plan]) -> Files:
-    """What is recorded of some runs, as one part."""
+    """Pack the records of some runs as one part."""
     table = read_parts(folder.result_files()).table
     keys = {plan.key for plan in plans}
     columns = [table.column(name).to_pylist() for name in ("recipe", "seed", "order")]

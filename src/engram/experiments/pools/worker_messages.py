@@ -1,6 +1,4 @@
-"""Messages by which a worker passes its progress on to the callback of the process that started
-it.
-"""
+"""Messages that carry the progress of a worker to the callback of the process that started it."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from engram.records import Rows
 
 
 class EventSender(Callback):
-    """Passes on what happens in a worker, steps not more often than `every` so many seconds."""
+    """Callback of a worker, which sends its events; steps at most every `every` seconds."""
 
     def __init__(self, send: Callable[[tuple[Any, ...]], None], every: float = 0.1) -> None:
         self.send, self.every = send, every
@@ -21,7 +19,7 @@ class EventSender(Callback):
         self._begun = False
 
     def note(self, text: str) -> None:
-        """What is noted before runs begin was said by the process that started this one."""
+        """Send a note, unless it comes before training, when the parent has shown it."""
         if self._begun:
             self.send(("note", text))
 
@@ -38,7 +36,7 @@ class EventSender(Callback):
 
 
 class EventReceiver:
-    """Tells a callback what workers tell of some plans.
+    """Passes the events of workers on to a callback.
 
     Examples
     --------
@@ -54,7 +52,7 @@ class EventReceiver:
         self._plans = {plan.key: plan for plan in plans}
 
     def receive(self, kind: str, *told: Any) -> None:
-        """One thing that a worker told."""
+        """Handle one event of a worker."""
         if kind == "note":
             self.callback.note(*told)
         elif kind == "step":
