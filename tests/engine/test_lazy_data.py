@@ -72,7 +72,7 @@ class Recorded:
 
     def __call__(self):
         with pytest.MonkeyPatch.context() as now:
-            now.setattr("engram.learner.feed.Feed._pictures", None)
+            now.setattr("engram.learner.feed.Feed._read_images", None)
             self.step(*self.places())
 
     def places(self):

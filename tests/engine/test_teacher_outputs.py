@@ -20,9 +20,9 @@ TASKS = 3
 
 def ends(method, monkeypatch, *, keeps=True, training=WHOLE):
     """Weights and losses after every stage, and how often older networks were asked."""
-    asked, original = [], Net._judged
+    asked, original = [], Net._evaluate
     monkeypatch.setattr(LockstepTrainer, "caches_teachers", keeps)
-    monkeypatch.setattr(Net, "_judged", lambda *args: (asked.append(1), original(*args))[1])
+    monkeypatch.setattr(Net, "_evaluate", lambda *args: (asked.append(1), original(*args))[1])
     runs = toy_runs.make_runs(
         toy_runs.shrink_settings(method), toy_runs.make_streams()[:2], training=training
     )
@@ -30,7 +30,7 @@ def ends(method, monkeypatch, *, keeps=True, training=WHOLE):
         (one.learner.vector.clone(), one.losses)
         for one in Engine(runs, device="cpu", together=True).stages()
     ]
-    monkeypatch.setattr(Net, "_judged", original)
+    monkeypatch.setattr(Net, "_evaluate", original)
     return found, len(asked)
 
 
