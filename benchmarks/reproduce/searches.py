@@ -50,7 +50,7 @@ RWALK_SAMPLES = Search(
         "own classes for new rows, paired 64": ("scope_samples=current", "mix=paired"),
         "all ten classes": ("scope_samples=all",),
         "own classes for all rows": ("scope_samples=own",),
-        "classes of its time for each row": ("scope_samples=then",),
+        "classes of its time for each row": ("scope_samples=at_time",),
         "entropy": ("policy=entropy",),
         "uniform, 10 epochs": ("policy=random", "sample_epochs=10"),
         "kept optimiser, 10 epochs": ("optim_reset=false", "sample_epochs=10"),

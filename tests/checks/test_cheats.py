@@ -29,7 +29,7 @@ REFUSED = {
     cheats.DeclaresThePastLate: "learner.reads is the engine's",
     cheats.CompletesLabels: "learner.complete_items is not available",
     cheats.EntersTheNextTask: "learner.open_classes is not available",
-    cheats.RewritesItsTask: "written into",
+    cheats.RewritesItsTask: "modified in place",
     cheats.NetworkOfTheData: "stream.data.x is not available",
     cheats.PolicyWithAView: "stream.targets is not available",
     cheats.BatchOfTestRows: "a test row of task 0",
