@@ -34,6 +34,9 @@ FIELDS: dict[str, dict[str, str]] = {
 VALUES: dict[str, dict[str, dict[str, str]]] = {
     "Training": {"scope": {"then": "at_time"}},
     "ReplaySpec": {"kind": {"apart": "separate"}},
+    "RWalkPreset": {
+        name: {"then": "at_time"} for name in ("scope_multi", "scope_single", "scope_samples")
+    },
     "CGLPreset": {"scope": {"then": "at_time"}, "gem_scope": {"then": "at_time"}},
 }
 # What methods declare as a property or field; a user's own class may still say the old name.

@@ -161,8 +161,8 @@ def test_killed_and_resumed_bitwise(tmp_path):
 def test_equal_fits_are_made_once(monkeypatch):
     """40 steps are 14 epochs of 18 rows: one or two of them are too few, and the same."""
     made = []
-    fitted = novelty.VAE.fitted
-    monkeypatch.setattr(novelty.VAE, "fitted", lambda *a: made.append(a) or fitted(*a))
+    fitted = novelty.VAE.fit_stage
+    monkeypatch.setattr(novelty.VAE, "fit_stage", lambda *a: made.append(a) or fitted(*a))
     detector = novelty.Tuned(
         novelty.VAE(batch_size=8, steps=40, latent=2), {"epochs": (1, 2), "form": ("inverse",)}
     )

@@ -17,6 +17,7 @@ from engram.experiments import Recipe
 from engram.learner.objectives import SCOPES
 from engram.memory.ranking_policies import policies
 from engram.methods.er import REDUCTIONS
+from engram.renamed import accept_old_names
 from engram.reproduce import measures
 from engram.reproduce.cells import Cell, read_cells
 from engram.reproduce.paper_table import (
@@ -93,6 +94,7 @@ class RWalkProtocol:
 PROTOCOLS = DATA.build_each(RWalkProtocol, "protocols")
 
 
+@accept_old_names
 @dataclass(frozen=True, kw_only=True)
 class RWalkPreset(PaperPreset[RWalkProtocol]):
     """The choices of all rows.
