@@ -25,11 +25,21 @@ from engram.reproduce import reproduce
 from engram.reproduce.papers.cgl_paper import CGLPreset
 from engram.reproduce.papers.iirc_paper import IIRCProtocol
 from engram.reproduce.papers.paper_base import assign_settings
+from engram.reproduce.papers.rwalk_paper import RWalkPreset
 from engram.serve.request_limits import RequestLimits
 
 CLASSES = {
     one.__name__: one
-    for one in (Training, Phase, Work, RequestLimits, IIRCProtocol, ReplaySpec, CGLPreset)
+    for one in (
+        Training,
+        Phase,
+        Work,
+        RequestLimits,
+        IIRCProtocol,
+        ReplaySpec,
+        CGLPreset,
+        RWalkPreset,
+    )
 }
 RENAMED = [
     (lambda: Training(first_factor=2.0), Training(first_task_scale=2.0)),
@@ -46,6 +56,7 @@ RENAMED = [
     (lambda: Phase(moves=("net.head",)), Phase(trainable=("net.head",))),
     (lambda: RequestLimits(most_bytes=5), RequestLimits(max_request_bytes=5)),
     (lambda: CGLPreset(gem_scope="then"), CGLPreset(gem_scope="at_time")),
+    (lambda: RWalkPreset(scope_samples="then"), RWalkPreset(scope_samples="at_time")),
     (lambda: Training(lr=0.1).min_lr, 0.0),
     (lambda: Phase(trainable=("net",)).moves, ("net",)),
 ]
