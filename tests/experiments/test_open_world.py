@@ -111,7 +111,7 @@ def test_a_scout_scores_rows_as_its_detector_scores_items():
         ({"rate": 1.5}, "rate"), ({"valid": 0.0}, "valid"), ({"novel_share": 0.0}, "novel_share"),
         ({"seeds": []}, "seeds"), ({"detector": "Softmx"}, "did you mean 'Softmax'"),
         ({"out": "here"}, "sets by itself"), ({"classes_per_round": 0}, "classes_per_round"),
-        ({"valid": 0.1}, "valid: expected at least 9 rows held aside for a rate of 0.1"),
+        ({"valid": 0.1}, "valid: expected at least 9 held-out rows for a rate of 0.1"),
         ({"rate": 0.0}, "rate"),
         ({"detector": "Tuned"}, "outside: expected an outside data set on which to tune 'tuned"),
     ],

@@ -179,7 +179,7 @@ def test_forgetting_is_minimised():
 
 
 def test_suggestions_follow_what_was_told():
-    ranges = [Range.of("lr", "1e-4..1:log"), Range.of("optimizer", "sgd,adam")]
+    ranges = [Range.parse("lr", "1e-4..1:log"), Range.parse("optimizer", "sgd,adam")]
     first = spread_values(ranges, 8, seed=0)
     assert sorted(one["lr"] for one in first)[::7] == [1e-4, 1.0]  # from end to end
     assert [one["optimizer"] for one in first].count("sgd") == 4
@@ -190,7 +190,7 @@ def test_suggestions_follow_what_was_told():
     random = suggest(ranges, told, 8, seed=3, sampler="random")
     near = [np.mean([abs(np.log10(one["lr"] / 0.01)) for one in every]) for every in (more, random)]
     assert near[0] < near[1]
-    few = [Range.of("optimizer", "sgd,adam"), Range.of("epochs", "1..2:int")]
+    few = [Range.parse("optimizer", "sgd,adam"), Range.parse("epochs", "1..2:int")]
     tried = [({"optimizer": o, "epochs": e}, 0.0) for o in ("sgd", "adam") for e in (1, 2)]
     assert suggest(few, tried[:3], 4, **asked) == [tried[3][0]]
     assert suggest(few, tried, 4, **asked) == []
