@@ -20,7 +20,7 @@ from engram.errors import BadArgument
 from engram.experiments.overrides import set_value
 from engram.experiments.pools.pool import Work
 from engram.experiments.search import search
-from engram.methods.method import Method, Phase, check_every_n_steps
+from engram.methods.method import REMOVED, Method, Phase, check_arguments
 from engram.reproduce import reproduce
 from engram.reproduce.papers.cgl_paper import CGLPreset
 from engram.reproduce.papers.iirc_paper import IIRCProtocol
@@ -139,23 +139,11 @@ def test_assignments_to_papers_take_old_names():
 
 
 # -- methods ---------------------------------------------------------------------------------------
-def test_a_method_may_declare_its_pace_by_the_old_name():
-    with pytest.warns(renamed.RenamedWarning, match="Old: pace is now called every_n_steps"):
-
-        @dataclass(frozen=True, kw_only=True)
-        class Old(Method):
-            pace: int = 3
-
-            def interval(self, after, state):
-                return state
-
-    assert check_every_n_steps(Old(pace=4)) == 4
-
-    @dataclass(frozen=True, kw_only=True)
-    class New(Old):  # warned of once, in its base
-        pass
-
-    assert check_every_n_steps(New()) == 3
+@pytest.mark.parametrize("name", REMOVED)
+def test_verbs_that_are_gone_say_what_to_write(name):
+    old = dataclass(frozen=True)(type("Old", (Method,), {name: 3}))
+    with pytest.raises(BadArgument, match=rf"Old\.{name} is not called any more: "):
+        check_arguments(old())
 
 
 # -- functions and the command line ----------------------------------------------------------------

@@ -24,12 +24,31 @@ def mean(values: Tensor, w: Tensor) -> Tensor:
     return (w * values).sum() / w.sum().clamp(min=1e-12)
 
 
-def ce_rows(logits: Tensor, target: Tensor, open_: Tensor) -> Tensor:
-    """Compute the cross-entropy [B] of each row over the classes that compete for it."""
-    return F.cross_entropy(logits.masked_fill(~open_, CLOSED_LOGIT), target, reduction="none")
+def ce_rows(logits: Tensor, target: Tensor, open_: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Compute the cross-entropy [B] of each row over the classes that compete for it.
+
+    `smoothing` is the share of each target that is spread evenly over these classes.
+
+    Examples
+    --------
+    >>> logits, open_ = torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[True, True, False]])
+    >>> ce_rows(logits, torch.tensor([1]), open_).round(decimals=3)  # -log p of the target
+    tensor([0.1270])
+    >>> ce_rows(logits, torch.tensor([1]), open_, smoothing=0.2).round(decimals=3)
+    tensor([0.3270])
+    """
+    masked = logits.masked_fill(~open_, CLOSED_LOGIT)
+    target_loss = F.cross_entropy(masked, target, reduction="none")
+    if not smoothing:
+        return target_loss
+    log_p = torch.where(open_, masked.log_softmax(-1), 0.0)
+    even = -log_p.sum(-1) / open_.sum(-1).clamp(min=1)
+    return (1 - smoothing) * target_loss + smoothing * even
 
 
-def masked_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Tensor:
+def masked_ce(
+    logits: Tensor, target: Tensor, open_: Tensor, w: Tensor, smoothing: float = 0.0
+) -> Tensor:
     """Compute the mean cross-entropy over the open classes.
 
     Examples
@@ -38,10 +57,12 @@ def masked_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Tenso
     >>> round(masked_ce(logits, torch.tensor([0]), open_, torch.ones(1)).item(), 6)
     0.693147
     """
-    return mean(ce_rows(logits, target, open_), w)
+    return mean(ce_rows(logits, target, open_, smoothing), w)
 
 
-def balanced_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Tensor:
+def balanced_ce(
+    logits: Tensor, target: Tensor, open_: Tensor, w: Tensor, smoothing: float = 0.0
+) -> Tensor:
     """Compute the cross-entropy averaged within each class and then over classes.
 
     Examples
@@ -51,7 +72,8 @@ def balanced_ce(logits: Tensor, target: Tensor, open_: Tensor, w: Tensor) -> Ten
     >>> round(mean(rows, weights).item(), 6)
     0.6
     """
-    return mean(ce_rows(logits, target, open_), balancing_weights(target, w, logits.shape[-1]))
+    weights = balancing_weights(target, w, logits.shape[-1])
+    return mean(ce_rows(logits, target, open_, smoothing), weights)
 
 
 def balancing_weights(target: Tensor, w: Tensor, classes: int) -> Tensor:

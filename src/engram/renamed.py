@@ -6,7 +6,6 @@ Whoever renames something adds a line to one of the tables; in the version after
 from __future__ import annotations
 
 import functools
-import operator
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +38,6 @@ VALUES: dict[str, dict[str, dict[str, str]]] = {
     },
     "CGLPreset": {"scope": {"then": "at_time"}, "gem_scope": {"then": "at_time"}},
 }
-# What methods declare as a property or field; a user's own class may still say the old name.
-DECLARED = {"pace": "every_n_steps"}
 # Of the command line, by command.
 OPTIONS: dict[str, dict[str, str]] = {
     "run": {"--again": "--rerun", "--outside": "--ood"},
@@ -175,14 +172,6 @@ def accept_old_arguments(**renamed: str) -> Callable[[Callable[P, T]], Callable[
         return call
 
     return decorate
-
-
-def accept_old_declarations(cls: type) -> None:
-    """Let what a class declares under an old name hold under the new one."""
-    for old, new in DECLARED.items():
-        if old in vars(cls) and new not in vars(cls):
-            warn_renamed(old, new, cls.__name__)
-            setattr(cls, new, property(operator.attrgetter(old)))
 
 
 def replace_old_options(command: str, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -143,15 +143,16 @@ def test_a_state_that_changes_its_precision_is_a_failure():
         def start(self, learner, task):
             learner.state = {"sum": torch.zeros_like(learner.vector)}
 
-        def step(self, before, after, grad, state):
-            return {"sum": state["sum"] + torch.ones((), dtype=torch.float64) * (after - before)}
+        def step(self, update, state):
+            moved = torch.ones((), dtype=torch.float64) * (update.after - update.before)
+            return {"sum": state["sum"] + moved}
 
     @dataclass(frozen=True, kw_only=True)
     class Counts(Method):
         def start(self, learner, task):
             learner.state = {"sum": torch.zeros((2,))}
 
-        def step(self, before, after, grad, state):
+        def step(self, update, state):
             return {"sum": state["sum"] + keys.uniform(3, 2)}
 
     # a scalar of another precision is cast, as always in torch; a tensor with axes is not
@@ -177,10 +178,10 @@ RETURNS = {
     ),
     "start": (method(start=lambda self, learner, task: {"n": 1}), "returns nothing"),
     "step": (
-        method(start=counting, step=lambda self, before, after, grad, state: None), "(None)",
+        method(start=counting, step=lambda self, update, state: None), "(None)",
     ),
     "keys": (
-        method(start=counting, step=lambda self, before, after, grad, state: {}), "the keys",
+        method(start=counting, step=lambda self, update, state: {}), "the keys",
     ),
     "classes": (
         method(scores=lambda self, output, state: output.logits.argmax(-1)), "[rows, classes]",
@@ -446,7 +447,7 @@ def test_needs_stand_before_what_needs_them():
     ("own", "words"),
     [
         ({"loss": lambda self, net, batch, state: net.task(batch)}, "Mine.loss: expected {name"),
-        ({"step": lambda self, before, after, grad, state: None}, "Mine.step: expected a state"),
+        ({"step": lambda self, update, state: None}, "Mine.step: expected a state"),
         ({"loss": lambda self, net, batch: {}}, "Mine.loss is called with (net, batch, state)"),
     ],
 )  # fmt: skip

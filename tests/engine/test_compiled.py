@@ -94,6 +94,13 @@ def test_a_group_of_unequal_sizes_with_batch_norm(compilations):
     assert compilations, "nothing was compiled"
 
 
+def test_corrections_of_adam_are_in_double_precision():
+    training = replace(EXACT, optimizer="adam", lr=1e-3, iterations=5)
+    runs = make_runs(methods.Finetune(), two_tasks(), training=training)
+    plain, fused = train_runs(runs, together=True), compile_and_train(runs)
+    assert max(largest_gap(fused[key].vector, one.vector) for key, one in plain.items()) < 1e-14
+
+
 def test_latents():
     method = methods.LatentReplay(memory=Memory(total=12), root="first_task")
     same_numbers(make_runs(method, two_tasks(), model="normed"))

@@ -143,7 +143,7 @@ def test_compiled():
             toy_runs.largest_gap(
                 toy_runs.copy_stage(stage).vector, plain[stage.run, stage.stage].vector
             )
-            < 1e-7
+            < toy_runs.CLOSE
         )
 
 

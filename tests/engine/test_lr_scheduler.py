@@ -128,7 +128,7 @@ def test_the_lowest_rate_itself_is_still_trained_with(lr):
 
 
 def test_a_lowest_rate_that_means_nothing_is_refused():
-    with pytest.raises(BadArgument, match="stop_lr: expected 0, because a constant rate"):
+    with pytest.raises(BadArgument, match="stop_lr: expected 0 where the schedule is constant"):
         Training(stop_lr=1e-4)
     with pytest.raises(BadArgument, match="stop_lr: expected at most the learning rate"):
         Training(schedule="plateau", lr=0.1, stop_lr=1.0)

@@ -89,7 +89,7 @@ def last_step(runs):
     seen, plain = Counter(), LockstepTrainer._step
 
     def step(self):
-        if self.learners[0].stage != 1 or self.steps.max() < EPOCHS:
+        if self.learners[0].stage != 1 or self.steps.max() < EPOCHS - 1:
             return plain(self)
         watch = Watch(SHARE * len(self.learners))
 

@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 import engram
 from engram.checks import toy_runs
 from engram.checks.toy_runs import EXACT, MODELS, make_streams
 from engram.engine.engine import PRETRAINING_STAGE, Engine
+from engram.engine.optim import Optimizer
 from engram.engine.pretraining import split_off_rows
 from engram.engine.run_definition import Run
 from engram.engine.trainers import lockstep, single
-from engram.engine.trainers.lockstep import LockstepTrainer
-from engram.engine.trainers.single import SingleTrainer
 from engram.errors import BadArgument
 from engram.experiments.checkpointing import StepSaver
 from engram.methods import LGR, Join, LatentReplay
@@ -252,8 +251,8 @@ def test_a_root_that_stands_still_has_no_gradient_and_no_update(change, together
         run_of(LGR(root="none", noise=3), s, optimizer="adam", **change) for s in make_streams()[:2]
     ]
     sizes: set[tuple[int, ...]] = set()
-    for kind, verb in ((LockstepTrainer, "_mask_"), (SingleTrainer, "_update")):
-        monkeypatch.setattr(kind, verb, noting(getattr(kind, verb), sizes))
+    for verb in ("fused_", "update_"):
+        monkeypatch.setattr(Optimizer, verb, noting(getattr(Optimizer, verb), sizes))
     train = functools.partial(toy_runs.train_runs, runs, together=together)
     part, (small,) = train(), {sum(one) for one in sizes}
     sizes.clear()
@@ -268,12 +267,12 @@ def test_a_root_that_stands_still_has_no_gradient_and_no_update(change, together
 
 
 def noting(update: Any, sizes: set[tuple[int, ...]]) -> Any:
-    """Notes how many numbers each tensor of a gradient has."""
+    """Notes how many numbers each tensor has that the optimiser moves."""
 
-    def noted(self: Any, *args: Any) -> None:
-        grads = args[1] if len(args) > 1 else [args[0]]
-        sizes.add(tuple(one.numel() for one in grads))
-        update(self, *args)
+    def noted(self: Any, params: Tensor | list[Tensor], *args: Any) -> None:
+        each = [params] if isinstance(params, Tensor) else params
+        sizes.add(tuple(one.numel() for one in each))
+        update(self, params, *args)
 
     return noted
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from engram.learner.learner import RunLearner
 from engram.methods.ewcpp import moving_average
-from engram.methods.method import Method, State
+from engram.methods.method import Method, State, Update
 from engram.methods.quadratic_penalty import penalty_gradient
 from engram.methods.rwalk import RWalk
 from engram.streams.stream import Task
@@ -19,11 +18,8 @@ from engram.streams.stream import Task
 class Stepwise(RWalk):
     """The end of an interval as a `torch.where` in every step."""
 
-    @property
-    def every_n_steps(self) -> int:
-        return 0
-
-    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+    def step(self, update: Update, state: State) -> State:
+        before, after, grad = update.before, update.after, update.grad
         squared, followed, steps = grad.square(), grad, state["steps"] + 1
         if self.grad == "total" and "importance" in state:
             followed = grad + penalty_gradient(
@@ -62,23 +58,19 @@ class Ticks(Method):
 
     every: int = 2
 
-    @property
-    def every_n_steps(self) -> int:
-        return self.every
-
     def start(self, learner: RunLearner, task: Task) -> None:
         zero = torch.zeros((), dtype=torch.long)
         vector = torch.zeros_like(learner.vector)
         learner.state = {"steps": zero, "ends": zero, "calls": zero, "seen": vector}
 
-    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
-        return {**state, "steps": state["steps"] + 1}
-
-    def interval(self, after: Tensor, state: State) -> State:
-        due = state["steps"] % self.every == 0
+    def step(self, update: Update, state: State) -> State:
+        state = {**state, "steps": state["steps"] + 1}
+        due = update.every(self.every)
+        if due is None:
+            return state
         return {
             **state,
             "calls": state["calls"] + 1,  # against the rules, to see them
             "ends": state["ends"] + due,
-            "seen": torch.where(due, after + state["seen"], state["seen"]),
+            "seen": torch.where(due, update.after + state["seen"], state["seen"]),
         }

@@ -13,7 +13,7 @@ from engram.errors import BadArgument
 from engram.learner.learner import RunLearner
 from engram.memory import Memory
 from engram.methods.ewcpp import EWCpp, moving_average
-from engram.methods.method import State
+from engram.methods.method import State, Update
 from tests.methods import small
 
 
@@ -26,7 +26,8 @@ def test_weights_of_the_average() -> None:  # [T-E5]
 def follow(method: EWCpp, gradients: list[list[float]], state: State) -> State:
     still = torch.zeros(len(gradients[0]))
     for gradient in gradients:
-        state = method.step(still, still, torch.tensor(gradient), state)
+        update = Update(still, still, torch.tensor(gradient), state["steps"] + 1)
+        state = method.step(update, state)
     return state
 
 
@@ -63,9 +64,9 @@ class Recorder(EWCpp):
 
     seen: list[Tensor] = []  # noqa: RUF012
 
-    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
-        self.seen.append(grad.clone())
-        return super().step(before, after, grad, state)
+    def step(self, update: Update, state: State) -> State:
+        self.seen.append(update.grad.clone())
+        return super().step(update, state)
 
 
 def recorded(**options: Any) -> tuple[list[Tensor], RunLearner]:

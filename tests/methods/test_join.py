@@ -23,7 +23,7 @@ from engram.methods.icarl import ICaRL
 from engram.methods.join import Join
 from engram.methods.joint import Joint
 from engram.methods.lwf import LwF
-from engram.methods.method import Gradient, Method, State, Terms
+from engram.methods.method import Gradient, Method, State, Terms, Update
 from engram.models.forward_pass import Output
 from engram.streams import Stream, Task, class_incremental, task_incremental
 from tests.methods.rehearsal import SGD, TINY, Normed, clouds, final, lockstep_gap, spied, train
@@ -50,7 +50,7 @@ class Pull(Method):
             terms["penalty"] = self.strength * (net.vector - state["anchor"]).square().sum()
         return terms
 
-    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+    def step(self, update: Update, state: State) -> State:
         return {**state, "steps": state["steps"] + 1}
 
 
@@ -189,8 +189,9 @@ def test_states_are_kept_apart_and_empty_ones_survive() -> None:
     kept = {"1": state["1"]}
     join = Join(Finetune(), Pull(), LwF())
     vector = torch.zeros(3)
-    assert join.step(vector, vector, vector, kept)["1"]["steps"] == state["1"]["steps"] + 1
-    assert join.step(vector, vector, vector, kept).keys() == kept.keys()
+    update = Update(vector, vector, vector, torch.tensor(1))
+    assert join.step(update, kept)["1"]["steps"] == state["1"]["steps"] + 1
+    assert join.step(update, kept).keys() == kept.keys()
 
 
 @pytest.mark.parametrize(

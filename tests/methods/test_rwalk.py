@@ -9,7 +9,7 @@ from torch import Tensor
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods.finetune import Finetune
-from engram.methods.method import State
+from engram.methods.method import State, Update
 from engram.methods.quadratic_penalty import quadratic_penalty, scale_to_unit_range
 from engram.methods.rwalk import RWalk, average_scores, loss_drop_per_distance
 from tests.methods import small
@@ -28,8 +28,8 @@ def walked(method: RWalk, state: State, steps: int = 4) -> State:
     at = torch.zeros(2, dtype=torch.float64)
     for gradient, update in list(zip(GRADIENTS, UPDATES, strict=True))[:steps]:
         after = at + torch.tensor(update, dtype=torch.float64)
-        state = method.step(at, after, torch.tensor(gradient, dtype=torch.float64), state)
-        state = method.interval(after, state)  # it counts for itself
+        grad = torch.tensor(gradient, dtype=torch.float64)
+        state = method.step(Update(at, after, grad, state["steps"] + 1), state)
         at = after
     return state
 

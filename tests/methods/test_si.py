@@ -12,16 +12,18 @@ from engram.engine.training import Training
 from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods.finetune import Finetune
-from engram.methods.method import State
+from engram.methods.method import State, Update
 from engram.methods.quadratic_penalty import penalty_gradient
 from engram.methods.si import SI, path_contribution
 from tests.methods import small
+
+ONE = torch.tensor(1)  # the first step
 
 
 def walk(method: SI, points: list[float], gradients: list[float], state: State) -> State:
     for before, after, gradient in zip(points, points[1:], gradients, strict=False):
         values = (torch.tensor([v]) for v in (before, after, gradient))
-        state = method.step(*values, state)
+        state = method.step(Update(*values, ONE), state)
     return state
 
 
@@ -41,7 +43,8 @@ def test_step_against_the_gradient(clamp: str, expected: float) -> None:  # [T-S
     learner = small.bare([[1.0]], [[1.0]], [0])
     method.start(learner, learner.task)
     after = torch.tensor([1.2], dtype=torch.float64)
-    learner.state = method.step(learner.vector, after, torch.tensor([2.0]).double(), learner.state)
+    update = Update(learner.vector, after, torch.tensor([2.0]).double(), ONE)
+    learner.state = method.step(update, learner.state)
     assert learner.state["path"].item() == pytest.approx(-0.4)
     learner.vector = after
     method.finish(learner, learner.task)
@@ -68,10 +71,11 @@ def test_total_gradient_adds_the_closed_form() -> None:
         "importance": torch.tensor([3.0, 0.5]),
     }  # fmt: skip
     before, after, grad = torch.tensor([2.0, 0.0]), torch.zeros(2), torch.ones(2)
+    update = Update(before, after, grad, ONE)
     total = grad + torch.tensor([2 * 7 * 3.0, 2 * 7 * 0.5 * -2])
-    found = SI(strength=7.0, grad="total").step(before, after, grad, state)["path"]
+    found = SI(strength=7.0, grad="total").step(update, state)["path"]
     assert torch.allclose(found, -total * (after - before))
-    plain = SI(strength=7.0).step(before, after, grad, state)["path"]
+    plain = SI(strength=7.0).step(update, state)["path"]
     assert torch.allclose(plain, -grad * (after - before))
 
 
@@ -80,9 +84,9 @@ class Recorder(SI):
 
     seen: list[tuple[Tensor, Tensor, Tensor]] = []  # noqa: RUF012
 
-    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
-        self.seen.append((before.clone(), after.clone(), grad.clone()))
-        return super().step(before, after, grad, state)
+    def step(self, update: Update, state: State) -> State:
+        self.seen.append((update.before.clone(), update.after.clone(), update.grad.clone()))
+        return super().step(update, state)
 
 
 def recorded(**options: Any) -> list[tuple[Tensor, Tensor, Tensor]]:

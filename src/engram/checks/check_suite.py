@@ -47,7 +47,7 @@ METHOD_CHECKS: tuple[Check, ...] = (
     form_rules.check_state_has_one_shape,
     equality_rules.check_loss_is_pure,
     equality_rules.check_step_is_pure,
-    equality_rules.check_interval_waits,
+    equality_rules.check_step_waits_for_each_run,
     equality_rules.check_scores_row_by_row,
     equality_rules.check_maps_without_host_decisions,
     equality_rules.check_lockstep_is_the_loop,
@@ -113,7 +113,7 @@ REQUIRED_CHECKS: dict[Check, tuple[Check, ...]] = {
         (
             equality_rules.check_loss_is_pure,
             equality_rules.check_step_is_pure,
-            equality_rules.check_interval_waits,
+            equality_rules.check_step_waits_for_each_run,
             equality_rules.check_scores_row_by_row,
             equality_rules.check_maps_without_host_decisions,
             leakage_rules.check_holds_no_more_for_more_rows,

@@ -47,9 +47,9 @@ from engram.engine.run_definition import Run
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.structural_key import structural_key
-from engram.learner.tensor_tree import leaves, tree_map, tree_shapes
+from engram.learner.tensor_tree import leaves, tree_map
 from engram.methods.finetune import Finetune
-from engram.methods.method import Method, check_every_n_steps
+from engram.methods.method import Method, Update
 from engram.models.forward_pass import Output
 from engram.streams import Stream, class_incremental
 
@@ -205,8 +205,7 @@ def _data_with_broken_class() -> Data:
 
 def check_it_does_something(method: Method) -> None:
     """From the second task on, weights or scores differ from those of plain finetuning."""
-    verbs = ("replay", "loss", "gradient", "step", "interval", "scores", "start", "between",
-             "finish")  # fmt: skip
+    verbs = ("replay", "loss", "gradient", "step", "scores", "start", "between", "finish")
     if not any(method.implements(verb) for verb in (*verbs, "networks")):
         raise DoesNotApply("it is finetuning")
     mine, plain = (
@@ -283,46 +282,43 @@ def check_step_is_pure(method: Method) -> None:
     before, grad = learner.vector, torch.linspace(-1, 1, len(learner.vector), dtype=torch.float64)
     after = before - 0.01 * grad
     tree = (before, after, grad, learner.state)
-    kept, drawn = tree_map(torch.clone, tree), random_states()
-    first = at.method.step(before, after, grad, learner.state)
-    second = at.method.step(before, after, grad, learner.state)
-    require(trees_equal(tree, kept), "step modifies its inputs: return {**state, name: new}")
-    require(random_states() == drawn, "step uses a global generator")
-    require(trees_equal(first, second), "step gives other states for the same inputs")
-    shape = [leaf.shape for leaf in leaves(first)] == [leaf.shape for leaf in leaves(kept[3])]
-    require(shape, "step must return a state with the keys and shapes it was given")
+    kept = tree_map(torch.clone, tree)
+    never_or_always: tuple[Callable[[int], bool], ...] = (lambda _: False, lambda _: True)
+    for number, due in zip((1, 0), never_or_always, strict=True):  # 0 ends every period
+        update = Update(before, after, grad, torch.tensor(number), due)
+        drawn = random_states()
+        first, second = (at.method.step(update, learner.state) for _ in range(2))
+        require(trees_equal(tree, kept), "step modifies its inputs: return {**state, name: new}")
+        require(random_states() == drawn, "step uses a global generator")
+        require(trees_equal(first, second), "step gives other states for the same inputs")
+        shape = [leaf.shape for leaf in leaves(first)] == [leaf.shape for leaf in leaves(kept[3])]
+        require(shape, "step must return a state with the keys and shapes it was given")
 
 
-def check_interval_waits(method: Method) -> None:
-    """`interval` modifies nothing and leaves the state alone before step `every_n_steps`."""
-    every = check_every_n_steps(method)
-    if not every:
-        raise DoesNotApply("no interval of its own")
+def check_step_waits_for_each_run(method: Method) -> None:
+    """Where `update.every(n)` is False for a run, `step` does what it does in other steps."""
+    if not method.implements("step"):
+        raise DoesNotApply("no step of its own")
     at = enter_task(shrink_settings(method))
-    learner = at.learners[0]
-    vector, state = learner.vector, learner.state
+    learner, asked = at.learners[0], list[int]()
+
+    def note(period: int) -> bool:
+        asked.append(period)
+        return True
+
+    vector = learner.vector
     grad = torch.linspace(-1, 1, len(vector), dtype=vector.dtype)
-    for step in range(1, every + 1):
-        before, vector = vector, vector - 0.01 * grad
-        state = at.method.step(before, vector, grad, state)
-        kept, drawn = tree_map(torch.clone, (vector, state)), random_states()
-        found = at.method.interval(vector, state)
-        again = at.method.interval(vector, state)
-        require(
-            trees_equal((vector, state), kept),
-            "interval modifies its inputs: return {**state, ...}",
-        )
-        require(random_states() == drawn, "interval uses a global generator")
-        require(trees_equal(found, again), "interval gives other states for the same inputs")
-        require(
-            tree_shapes(found) == tree_shapes(state),
-            "interval must return a state with the keys and shapes it was given",
-        )
-        require(
-            step == every or trees_equal(found, state),
-            f"interval changes the state after step {step}, before step {every}: it may be "
-            "called after any step, so count steps in the state and use torch.where",
-        )
+    tree = vector, vector - 0.01 * grad, grad
+    number = torch.tensor(1)
+    beside = at.method.step(Update(*tree, number, note), learner.state)
+    if not any(period > 1 for period in asked):
+        raise DoesNotApply("no period of its own")
+    alone = at.method.step(Update(*tree, number, lambda period: period == 1), learner.state)
+    require(
+        trees_equal(beside, alone),
+        "step changes the state where a period ends for another run only: update.every(n) is a "
+        "mask, so use torch.where",
+    )
 
 
 def check_scores_row_by_row(method: Method) -> None:
@@ -347,17 +343,17 @@ def check_maps_without_host_decisions(method: Method) -> None:
     trainer = at.trainer
 
     def step(vector: Tensor, buffers: Any, state: Any, batch: Batch) -> Any:
-        trainer.vector, trainer.buffers, trainer.state = vector, buffers, state
-        mapped = trainer.verbs.mapped()(*trainer._arguments(batch))
-        total, data, terms, *_ = trainer.verbs.results(mapped)
+        t = replace(trainer.tensors, vector=vector, buffers=buffers, state=state)
+        mapped = trainer.verbs.mapped()(*trainer.verbs.arguments(t, batch))
+        found, _ = trainer.verbs.results(mapped, None)
         if at.method.implements("step"):
-            moved = vector - total
-            state = trainer.verbs.after_step(vector, moved, data, state, trainer.hyper)
-        if at.method.every_n_steps:
-            state = trainer.verbs.after_interval(vector, state, trainer.hyper)
-        return total, terms, state
+            assert found.flat is not None and found.data is not None  # noqa: PT018
+            after = vector - found.flat
+            stacked = vector, after, found.data, t.taken, state, t.hyper
+            state = trainer.verbs.after_step(lambda _: True, *stacked)
+        return found.flat, found.terms, state
 
-    inputs = (trainer.vector, trainer.buffers, trainer.state, at.batch)
+    inputs = (trainer.tensors.vector, trainer.tensors.buffers, trainer.tensors.state, at.batch)
     try:
         make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
     except Exception as error:

@@ -39,7 +39,6 @@ from engram.methods.method import (
     Prologue,
     ReplaySpec,
     RootFile,
-    check_every_n_steps,
     describe_wrong_arguments,
 )
 from engram.models.build import check_head
@@ -175,7 +174,6 @@ INSPECTIONS: dict[str, Callable[..., str]] = {
     "remember": _inspect_remembered,
     "gradient": _inspect_direction,
     "step": _inspect_state("step"),
-    "interval": _inspect_state("interval"),
     "between": _inspect_host("between"),
     "finish": _inspect_host("finish"),
     "scores": _inspect_scores,
@@ -285,8 +283,7 @@ def _divergence(
 
 
 def _list_writing_verbs(method: Method) -> str:
-    verbs = [v for v in ("start", "gradient", "step", "interval", "between", "finish",
-                          "scores")
+    verbs = [v for v in ("start", "gradient", "step", "between", "finish", "scores")
              if method.implements(v)]  # fmt: skip
     return ", ".join(verbs) or "the networks"
 
@@ -347,7 +344,7 @@ def check_recipe_round_trip(method: Method) -> None:
 
 
 def check_declarations(method: Method) -> None:
-    """`replay`, `phases`, `reads`, `head`, `decides` and `every_n_steps` have valid values."""
+    """`replay`, `phases`, `reads`, `head` and `decides` have valid values."""
     require(method.reads in READS, f"reads must be one of {READS}, it is {method.reads!r}")
     try:
         check_head(method.head)
@@ -358,7 +355,6 @@ def check_declarations(method: Method) -> None:
         ways and "argmax" in method.decides,
         f"decides must be ('argmax',) or {ARGMAX_OR_THRESHOLD}, it is {method.decides!r}",
     )
-    check_every_n_steps(method)
     held = [n for n, value in vars(method).items() if isinstance(value, Memory)]
     require(
         not held or method.memory_budget is not None,

@@ -106,7 +106,8 @@ def load_state_dict(learner: RunLearner, tensors: dict[str, Tensor], facts: dict
     device = learner.device
 
     def move(part: Any) -> Any:
-        flat = {k: v.to(device) for k, v in flatten(part).items()}
+        # copied, since a file's tensors are not aligned, and products could round differently
+        flat = {k: v.to(device, copy=True) for k, v in flatten(part).items()}
         return rebuild_tree(tree_structure(part), flat)
 
     for name in ("vector", "opened"):
@@ -116,7 +117,7 @@ def load_state_dict(learner: RunLearner, tensors: dict[str, Tensor], facts: dict
     parts = tree["exemplars"]
     # convert everything before assigning anything, so that a failure leaves the learner unchanged
     made: dict[str, Any] = {
-        "vector": tree["vector"].to(device), "opened": tree["opened"],
+        "vector": tree["vector"].to(device, copy=True), "opened": tree["opened"],
         "free": tree["free"].to(device) if "free" in tree else learner.free,
         **{k: move(tree.get(k, {})) for k in ("buffers", "state", "opt", "values", "probes")},
         "exemplars": Exemplars._make([*(parts[name] for name in EXEMPLARS), int(facts["seen"])]),
@@ -269,7 +270,7 @@ def restore_phase(now: PhaseTraining, points: Sequence[ResumePoint]) -> None:
     device = now.learners[0].device
 
     def move(tree: Any) -> Any:
-        return tree_map(lambda leaf: leaf.to(device), tree)
+        return tree_map(lambda leaf: leaf.to(device, copy=True), tree)
 
     _, *start = points[0].position
     now.start = (start[0], start[1])

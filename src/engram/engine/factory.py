@@ -15,6 +15,7 @@ from engram.engine.run_definition import Run
 from engram.engine.stored_values import check_model_root, latent_outline
 from engram.learner.feed import FeatureFeed, Feed
 from engram.learner.learner import RunLearner
+from engram.learner.objectives import Objective
 from engram.learner.parameter_layout import Networks, network_modules, network_settings
 from engram.learner.structural_key import ByIdentity, structural_key
 from engram.methods.method import RootFile, check_networks
@@ -30,7 +31,7 @@ MOST_KEPT_BYTES = 1 << 28  # of initial weights cached for further runs of the s
 TINY_STEP = 3_000_000
 DTYPES = {
     "float32": torch.float32, "tf32": torch.float32, "float64": torch.float64,
-    "bf16": torch.float32,
+    "bf16": torch.float32, "fp16": torch.float32,
 }  # fmt: skip
 
 
@@ -139,7 +140,7 @@ class LearnerFactory:
             made,
             structural_key(run.method.head),
             len(run.stream.order),
-            run.loss,
+            (run.loss, run.training.label_smoothing),
             run.training.precision,
             ByIdentity(run.stream.data),
             _method_key(run),
@@ -172,7 +173,8 @@ class LearnerFactory:
             torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
             own = check_networks(run.method, run.method.networks(_outline(run, net)))
         further = {name: adapt(module) for name, module in network_modules(own).items()}
-        networks = Networks({"net": net, **further}, run.loss, network_settings(own))
+        objective = Objective(run.loss, run.training.label_smoothing)
+        networks = Networks({"net": net, **further}, objective, network_settings(own))
         fused = self.fused and networks.fusable
         last = self.channels_last and (
             self.device.type == "cuda" or _channels_last_pays(run, networks)

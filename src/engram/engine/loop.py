@@ -7,6 +7,7 @@ The optimiser step is in `engram.engine.trainers`, the rows of a step in `engram
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from engram.engine.evaluation import (
     validate,
 )
 from engram.engine.history import History, PhaseLog
-from engram.engine.optim import BestEpoch, Schedule, make_optimizer
+from engram.engine.optim import BestEpoch, Schedule, reset_optimizer
 from engram.engine.phases import call_between, list_phases, prepare_phase
 from engram.engine.run_definition import check_validation
 from engram.engine.sampler import build_sampler, check_budget
@@ -82,6 +83,7 @@ def train_task(
                 learners, methods, settings, phase, number, mapped=mapped, capture=capture,
                 compile=compile, progress=progress, rates=rates,
             )  # fmt: skip
+            now.trainer.count_from(history.steps)
             slices = StepSlices(now, history, clock, free, checkpointer, keep_final_state)
             if resumed:
                 restore_phase(now, points)
@@ -89,7 +91,7 @@ def train_task(
                 now.load(epoch)
                 for start, stop in now.stretches(slices):
                     try:
-                        now.trainer.run(start, stop, now.schedule.lr, now.live)
+                        now.trainer.run(start, stop, now.rates(start, stop), now.live)
                     except LostRank:  # save the state before this step, then end
                         if stops_at(slices.stopped(epoch, start)):
                             return None
@@ -133,12 +135,11 @@ def open_task(
             learner.vector = vector
             freeze_root(learner, methods[0], stage)
         host_verbs.call_for_all_with_values(learners, methods, "start")
-        optimizer = make_optimizer(training, learners[0].networks)
-        fresh = optimizer.fresh(learners[0].vector)
+        fresh = [one for one in learners if training.optim_reset or not one.opt]
+        if fresh:
+            reset_optimizer(training, fresh, shared=mapped)
         for learner in learners:
-            if training.optim_reset or not learner.opt:
-                learner.opt = fresh if mapped else optimizer.fresh(learner.vector)
-            elif not mapped:
+            if learner not in fresh and not mapped:
                 learner.opt = tree_map(torch.clone, learner.opt)
     for learner in learners:
         check_validation(learner.stream, training, [stage])
@@ -190,8 +191,31 @@ class PhaseTraining:
         else:
             self.trainer.load(rows, self.sampler.fixed)
             self._present = rows.live
+        if not self._loaded:
+            own = self._present.sum(1) * self._epochs
+            self.schedule.totals[:] = self.iterations or own
         self._loaded = True
         self.live = self._present & self.schedule.active[:, None]
+
+    def rates(self, start: int, stop: int) -> np.ndarray:
+        """Return the learning rates [R, stop - start] of steps of this epoch."""
+        return self.schedule.rates(self.trainer.steps, self.live[:, start:stop])
+
+    @contextmanager
+    def _scored_weights(self) -> Iterator[None]:
+        """Write the weights to be scored into the learners: those of the run, or their average."""
+        self.trainer.write_back()
+        if not self.training.ema:
+            yield
+            return
+        vectors = [one.vector for one in self.learners]
+        for one in self.learners:
+            one.vector = one.opt["average"]
+        try:
+            yield
+        finally:
+            for one, vector in zip(self.learners, vectors, strict=True):
+                one.vector = vector
 
     def stretches(self, slices: StepSlices) -> Iterator[tuple[int, int]]:
         """Iterate over (start, stop) of steps, cut where a curve or checkpoint may be due."""
@@ -211,8 +235,8 @@ class PhaseTraining:
         if not curve and stop < self.live.shape[1]:
             return
         if curve:
-            self.trainer.write_back()
-            self.log.curve.append((done, score_test_items(self.learners, self.methods)))
+            with self._scored_weights():
+                self.log.curve.append((done, score_test_items(self.learners, self.methods)))
             count_scored(self.learners, held=False)
         if self.log.due:
             self.log.record(self.trainer)
@@ -223,18 +247,21 @@ class PhaseTraining:
         """At the end of an epoch: learning rates, early stopping, best epochs."""
         if self.iterations:
             return
-        watched: dict[str, np.ndarray] = {}
-        if self.training.validates:
-            self.trainer.write_back()
-            watched = validate(self.learners, self.methods)
-        self.schedule.after_epoch(epoch, watched)
-        if self.best is not None:
-            self.best.keep(self.schedule.improved)
+        if not self.training.validates:
+            self.schedule.after_epoch(epoch, {})
+            return
+        with self._scored_weights():
+            self.schedule.after_epoch(epoch, validate(self.learners, self.methods))
+            if self.best is not None:
+                self.best.keep(self.schedule.improved)
 
     def close(self) -> None:
         """Finish the phase: write weights, best epochs and memory into the learners."""
         self.log.record(self.trainer)
         self.trainer.close()
+        if self.training.ema:  # what is evaluated, kept, and learnt on from
+            for one in self.learners:
+                one.vector = one.opt["average"].clone()
         mark_diverged(self.learners, self.trainer, self.log)
         if self.best is not None:
             self.best.restore()

@@ -24,7 +24,9 @@ from engram.learner.parameter_layout import Networks
 from engram.learner.tensor_tree import tree_map
 
 EPS = 1e-8
-MOMENTS = ("m", "v")  # parts of an optimiser's state with one number per parameter
+MOMENTS = ("m", "v")
+VECTORS = (*MOMENTS, "average")  # parts of an optimiser's state with one number per parameter
+FIRST_SCALE = 2.0**16  # of a loss in half precision, as in torch.amp.GradScaler
 OptimizerState = dict[str, Any]
 
 
@@ -36,10 +38,14 @@ class Optimizer:
     momentum: float
     betas: tuple[float, float]
     decay: float
+    nesterov: bool = False
 
     @classmethod
     def from_training(cls, training: Training) -> Optimizer:
-        return cls(training.optimizer, training.momentum, training.betas, training.weight_decay)
+        return cls(
+            training.optimizer, training.momentum, training.betas, training.weight_decay,
+            training.nesterov,
+        )  # fmt: skip
 
     def fresh(self, vector: Tensor) -> OptimizerState:
         """The state before the first step."""
@@ -62,7 +68,7 @@ class Optimizer:
             buffers: list[Tensor | None] = list(m) if self.momentum else [None] * len(m)
             sgd(
                 params, grads, buffers, foreach=False, fused=True, weight_decay=self.decay,
-                momentum=self.momentum, lr=lr, dampening=0.0, nesterov=False,  # type: ignore[arg-type]
+                momentum=self.momentum, lr=lr, dampening=0.0, nesterov=self.nesterov,  # type: ignore[arg-type]
                 maximize=False, has_sparse_grad=False,
             )  # fmt: skip
             return
@@ -108,8 +114,8 @@ class Optimizer:
             grad = grad + self.decay * vector
         if self.kind == "sgd":
             if self.momentum:
-                opt["m"].mul_(self.momentum).add_(grad)
-                grad = opt["m"]
+                moved = opt["m"].mul_(self.momentum).add_(grad)
+                grad = grad + self.momentum * moved if self.nesterov else moved
             vector.sub_(rate * grad)
             return
         if self.decay and self.kind == "adamw":
@@ -190,6 +196,24 @@ def make_optimizer(training: Training, networks: Networks) -> Optimizer | Partit
     return PartitionedOptimizer(tuple(part for part in parts if part[0].start < part[0].stop))
 
 
+def reset_optimizer(
+    training: Training, learners: Sequence[RunLearner], *, shared: bool = False
+) -> None:
+    """Give learners the state before the first step: of the optimiser, averages, loss scales.
+
+    `shared`: learners that will be stacked may hold the same tensors.
+    """
+    optimizer, common = make_optimizer(training, learners[0].networks), None
+    for learner in learners:
+        if common is None or not shared:
+            common = optimizer.fresh(learner.vector)
+            if training.precision == "fp16":
+                common["scale"] = torch.full_like(common["t"], FIRST_SCALE)
+                common["streak"] = torch.zeros_like(common["t"])
+        average = {"average": learner.vector.clone()} if training.ema else {}
+        learner.opt = {**common, **average}
+
+
 # -- learning rate schedules, early stopping and best epochs of R runs -----------------------------
 
 
@@ -203,6 +227,7 @@ class Schedule:
     def __init__(self, training: Training, runs: int, rates: np.ndarray | None = None) -> None:
         self.training = training
         self.lr = np.full(runs, training.lr) if rates is None else np.array(rates, dtype=float)
+        self.totals = np.ones(runs, dtype=int)  # [R] steps of the phase, for a cosine
         self.active = np.ones(runs, dtype=bool)
         self.improved = np.zeros(runs, dtype=bool)
         self._plateau_best = np.full(runs, -np.inf)
@@ -214,6 +239,29 @@ class Schedule:
         """All that changes, by name; to be written into, when a run goes on."""
         names = ("lr", "active", "improved", "_plateau_best", "_bad", "_best", "_idle")
         return {name: getattr(self, name) for name in names}
+
+    def rates(self, done: np.ndarray, live: np.ndarray) -> np.ndarray:
+        """Return the rates [R, S] of steps, after `done` [R] steps that the runs have taken.
+
+        Examples
+        --------
+        >>> schedule = Schedule(Training(lr=1.0, schedule="cosine", warmup_steps=2), runs=1)
+        >>> schedule.totals[:] = 6
+        >>> schedule.rates(np.zeros(1, dtype=int), np.ones((1, 6), dtype=bool)).round(3).tolist()
+        [[0.5, 1.0, 1.0, 0.854, 0.5, 0.146]]
+        """
+        t, base = self.training, np.repeat(self.lr[:, None], live.shape[1], 1)
+        if not t.warmup_steps and t.schedule != "cosine":
+            return base
+        number = done[:, None] + live.cumsum(1) - live  # [R, S] steps before each step
+        after = number - t.warmup_steps
+        if t.schedule == "cosine":
+            length = np.maximum(self.totals[:, None] - t.warmup_steps, 1)
+            cosine = 0.5 * (1 + np.cos(np.pi * np.clip(after / length, 0.0, 1.0)))
+            base = np.where(after > 0, base * cosine, base)
+        if t.warmup_steps:
+            base = base * np.minimum((number + 1) / t.warmup_steps, 1.0)
+        return base
 
     def after_epoch(self, epoch: int, watched: dict[str, np.ndarray]) -> None:
         """Take the validation numbers [R] of this epoch into account."""

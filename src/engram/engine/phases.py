@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engram.engine import host_verbs
 from engram.engine.checkpoints import ResumePoint
-from engram.engine.optim import make_optimizer
+from engram.engine.optim import reset_optimizer
 from engram.engine.stored_values import encode_latents
 from engram.engine.training import Training
 from engram.errors import unknown
@@ -60,12 +60,11 @@ def prepare_phase(
     """
     settings = _phase_settings(training, phase)
     if (number or phase != TASK) and not resumed:
-        optimizer = make_optimizer(settings, learners[0].networks)
         for learner in learners:
             if phase.reinitialise:
                 learner.vector, learner.buffers = learner.networks.initial()
-            if phase.reinitialise or training.optim_reset:
-                learner.opt = optimizer.fresh(learner.vector)
+        if phase.reinitialise or training.optim_reset:
+            reset_optimizer(settings, learners)
     free = [one.free for one in learners]
     if phase.trainable:
         for learner in learners:

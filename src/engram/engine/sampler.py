@@ -401,7 +401,7 @@ def build_sampler(
         if replay.held:
             pairs = zip(learners, items, strict=True)
             items = [drop_held_out(one, own, method, replay.held) for one, own in pairs]
-    rows = multiple if not training.batch_size else 1
+    rows = multiple if not training.rows_per_step else 1
     if training.class_weights:
         items = [balance_classes(one) for one in items]
     main = pad_runs(items, device, multiple=rows)
@@ -416,7 +416,7 @@ def build_sampler(
         reservoir = Reservoir(seen, _reservoir_slots(method), own, replay.draws)
     return Sampler(
         main, memory, seeds=seeds, stage=stage, reservoir=reservoir,
-        batch_size=training.batch_size, incomplete_batch=training.incomplete_batch,
+        batch_size=training.rows_per_step, incomplete_batch=training.incomplete_batch,
         pair=replay.kind == "pair", memory_size=size, dtype=learners[0].feed.dtype,
         iterations=training.length(stage)[1],
     )  # fmt: skip

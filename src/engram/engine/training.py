@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engram.errors import bad, check_choice, check_float, check_int
+from engram.errors import bad, check_bool, check_choice, check_float, check_int
 from engram.learner.feed import AUGMENTATIONS
 from engram.learner.objectives import OBJECTIVES, SCOPES
 from engram.learner.parameter_layout import OPTIMIZERS
 from engram.renamed import accept_old_names
 
-SCHEDULES = ("constant", "step", "plateau")
+SCHEDULES = ("constant", "step", "plateau", "cosine")
 WATCHED_SCORES = ("loss", "score", "accuracy", "precision_weighted_jaccard")
 INCOMPLETE_BATCHES = ("keep", "drop", "wrap")
-PRECISIONS = ("float32", "tf32", "float64", "bf16")
+WHOLE_NUMBERS = (
+    "iterations", "batch_size", "plateau_patience", "patience", "evaluate_every", "warmup_steps",
+)  # fmt: skip
+PRECISIONS = ("float32", "tf32", "float64", "bf16", "fp16")
 
 
 @accept_old_names
@@ -30,11 +33,20 @@ class Training:
         Rows per step; 0 means all rows at once. `incomplete_batch`, what to do with a last batch of
         an epoch that has fewer rows: ``keep`` it, ``drop`` it, or ``wrap`` around to the first rows
         of the epoch.
-    lr, optimizer, momentum, betas, weight_decay
-        Learning rate; ``sgd``, ``adam`` or ``adamw``; momentum of SGD; betas of Adam and AdamW;
-        weight decay.
-    clip
-        Largest norm of the gradient, which is scaled down beyond it; 0: no clipping.
+    accumulate
+        Number of batches whose gradients are averaged for one optimiser step: as one batch of
+        `accumulate` times the rows, except that layers with batch statistics see each by itself.
+    lr, optimizer, momentum, nesterov, betas, weight_decay
+        Learning rate; ``sgd``, ``adam`` or ``adamw``; momentum of SGD, and whether it is
+        Nesterov's; betas of Adam and AdamW; weight decay, which AdamW decouples from the gradient.
+    clip, clip_value
+        Largest norm of the gradient, which is scaled down beyond it, and largest absolute value of
+        its entries; 0: no clipping.
+    ema
+        Exponential moving average of the weights: the share of the average that stays in every
+        step, such as 0.999; 0: none. The average is validated, evaluated and kept, and the next
+        task starts from it; with `optim_reset` it begins anew with every task. Running statistics
+        are those of the last step.
     optim_reset
         Reset the optimiser's state at every task.
     scope
@@ -46,14 +58,19 @@ class Training:
         ``ce`` (cross-entropy), ``balanced`` (cross-entropy, every class in a batch with equal
         weight) or ``bce`` (binary, per class). ``auto``: bce where rows carry sets of labels, which
         need it, otherwise ce. Evaluation follows the stream's labels, whatever the loss.
+    label_smoothing
+        Share of each target that is spread evenly over the classes that compete; 0: none.
     class_weights
         Weight rows inversely to the frequency of their class in the task and its replayed memory,
         so that ten exemplars of one class count as much as all rows of another.
     schedule, factor, milestones, plateau_patience, plateau_threshold, plateau_watch
         ``constant``, ``step`` (multiply the learning rate by `factor` at each of `milestones`, in
         epochs) or ``plateau`` (multiply by `factor` once `plateau_watch` has not improved by more
-        than `plateau_threshold` for more than `plateau_patience` epochs). Watched is the validation
+        than `plateau_threshold` for more than `plateau_patience` epochs), or ``cosine`` (fall to 0
+        by a half cosine over the steps of the task). Watched is the validation
         ``loss`` or ``score``: ``accuracy``, or ``precision_weighted_jaccard`` for sets of labels.
+    warmup_steps
+        Steps at the beginning of each task in which the learning rate rises linearly; 0: none.
     stop_lr
         End the task when `schedule` takes the learning rate below this; 0: never.
     patience, restore_best
@@ -65,7 +82,8 @@ class Training:
         If the data has a `crop`, both crops have that size, and ``crop`` does not pad.
     precision
         ``float32``; ``tf32``: matrix products and convolutions with 10 bits of mantissa on CUDA,
-        elsewhere the same as float32; ``bf16`` where autocast allows it; ``float64``.
+        elsewhere the same as float32; ``bf16`` or ``fp16`` where autocast allows it, the latter
+        with dynamic scaling of the loss; ``float64``.
     evaluate_every
         Also evaluate all tasks every so many steps; 0: only after each task.
 
@@ -82,15 +100,20 @@ class Training:
     first_task_scale: float = 1.0
     batch_size: int = 64
     incomplete_batch: str = "keep"
+    accumulate: int = 1
     lr: float = 1e-3
     optimizer: str = "adam"
     momentum: float = 0.9
+    nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     clip: float = 0.0
+    clip_value: float = 0.0
+    ema: float = 0.0
     optim_reset: bool = True
     scope: str = "auto"
     loss: str = "auto"
+    label_smoothing: float = 0.0
     class_weights: bool = False
     schedule: str = "constant"
     factor: float = 0.1
@@ -98,6 +121,7 @@ class Training:
     plateau_patience: int = 10
     plateau_threshold: float = 1e-4
     plateau_watch: str = "loss"
+    warmup_steps: int = 0
     stop_lr: float = 0.0
     patience: int = 0
     restore_best: bool = False
@@ -107,13 +131,17 @@ class Training:
 
     def __post_init__(self) -> None:
         check_int("epochs", self.epochs, 1)
-        for name in ("iterations", "batch_size", "plateau_patience", "patience", "evaluate_every"):
+        check_int("accumulate", self.accumulate, 1)
+        for name in WHOLE_NUMBERS:
             check_int(name, getattr(self, name))
         check_float("lr", self.lr, 0.0, open_low=True)
         check_float("first_task_scale", self.first_task_scale, 0.0, open_low=True)
         check_float("momentum", self.momentum, 0.0, 1.0)
+        check_bool("nesterov", self.nesterov)
+        check_float("ema", self.ema, 0.0, 1.0)
+        check_float("label_smoothing", self.label_smoothing, 0.0, 1.0)
         check_float("factor", self.factor, 0.0, 1.0, open_low=True)
-        for name in ("weight_decay", "clip", "plateau_threshold", "stop_lr"):
+        for name in ("weight_decay", "clip", "clip_value", "plateau_threshold", "stop_lr"):
             check_float(name, getattr(self, name))
         check_choice("incomplete_batch", self.incomplete_batch, INCOMPLETE_BATCHES)
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
@@ -127,15 +155,24 @@ class Training:
         if self.schedule == "step" and not self.milestones:
             raise bad("milestones", "at least one epoch for schedule='step'", self.milestones)
         self._check_stop_lr()
+        if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
+            raise bad("nesterov", "False unless the optimizer is sgd with momentum", True)
+        if self.accumulate > 1 and not self.batch_size:
+            raise bad("accumulate", "1 where batch_size is 0, all rows at once", self.accumulate)
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise bad("betas", "two numbers in [0, 1)", self.betas)
 
     def _check_stop_lr(self) -> None:
-        if self.stop_lr and self.schedule == "constant":
-            expected = "0, because a constant rate never falls (schedule='plateau' or 'step')"
+        if self.stop_lr and self.schedule in ("constant", "cosine"):
+            expected = f"0 where the schedule is {self.schedule} (it goes with plateau and step)"
             raise bad("stop_lr", expected, self.stop_lr)
         if self.stop_lr > self.lr:
             raise bad("stop_lr", f"at most the learning rate, {self.lr}", self.stop_lr)
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of the current task per optimiser step; 0: all."""
+        return self.batch_size * self.accumulate
 
     @property
     def validates(self) -> bool:

@@ -41,6 +41,13 @@ class Batch(NamedTuple):
         values = {name: f(value) for name, value in self.values.items()}
         return Batch._make([*map(f, (*self.per_row, *self.shared)), memory, values])
 
+    def select(self, rows: slice | Tensor) -> Batch:
+        """Return some of the rows, of separate memory batches as well."""
+        memory = tuple(batch.select(rows) for batch in self.memory)
+        values = {name: value[rows] for name, value in self.values.items()}
+        own = [value[rows] for value in self.per_row]
+        return Batch._make([*own, *self.shared, memory, values])
+
     @property
     def per_row(self) -> tuple[Tensor, ...]:
         """The tensors with a leading axis B."""

@@ -53,14 +53,24 @@ class BoundNet(Net):
     @contextmanager
     def use_vector(self, vector: Tensor | None) -> Iterator[None]:
         """Use other weights inside the context; None changes nothing."""
-        before = self.weights if vector is None else self.weights.clone()
-        if vector is not None:
-            self.weights.copy_(vector)
+        if vector is None:
+            yield
+            return
+        self._bind_weights(vector)
         try:
             yield
         finally:
-            if vector is not None:
-                self.weights.copy_(before)
+            self._bind_weights(self.weights)
+
+    def _bind_weights(self, vector: Tensor) -> None:
+        """Make the parameters views of a vector, or copies of it in another memory format."""
+        views = self.networks.layout(vector)
+        if self._copies is not None:
+            self._copies.source = vector
+            views |= self._copies.views
+        for name, parameter in self._params.items():
+            parameter.data = views[name]
+        self._leaf = vector.detach().requires_grad_(True)
 
     def bind_buffers(self, buffers: Mapping[str, Tensor]) -> None:
         """Make the module hold these buffers."""
@@ -159,11 +169,11 @@ class ChannelsLast:
                 places.append(numbers.permute(0, 2, 3, 1).reshape(-1))
                 self._which.append((names.index(name), shape))
             start += size
-        self._source = torch.cat(places).to(vector.device)  # position of each copied entry
+        self._places = torch.cat(places).to(vector.device)  # position of each copied entry
         self._sizes = [len(part) for part in places]
-        self._vector = vector
-        self._order = self._source.argsort()  # the copies in the order of the vector
-        self._flat = vector[self._source]
+        self.source = vector  # whose weights `refresh` copies
+        self._order = self._places.argsort()  # the copies in the order of the vector
+        self._flat = vector[self._places]
         parts = self._flat.split(self._sizes)
         self.views = {
             names[index]: part.view(o, h, w, i).permute(0, 3, 1, 2)
@@ -172,7 +182,7 @@ class ChannelsLast:
 
     def refresh(self) -> None:
         """Copy the current weights."""
-        torch.index_select(self._vector, 0, self._source, out=self._flat)
+        torch.index_select(self.source, 0, self._places, out=self._flat)
 
     def restore_order(self, grads: list[Tensor]) -> list[Tensor]:
         """Return the gradients with those of the copies in the order of the vector."""

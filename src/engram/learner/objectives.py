@@ -9,32 +9,60 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from engram.errors import check_choice
+from engram.errors import bad, check_choice
 from engram.learner.batch import Batch
 from engram.losses import balanced_ce, bce_rows, masked_ce, mean, multi_hot
 
 
-def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+def cross_entropy(logits: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Softmax cross-entropy over the open classes."""
-    return masked_ce(logits, batch.target, batch.open, batch.w)
+    return masked_ce(logits, batch.target, batch.open, batch.w, smoothing)
 
 
-def class_balanced(logits: Tensor, batch: Batch) -> Tensor:
+def class_balanced(logits: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Cross-entropy in which all classes of the batch have equal weight."""
-    return balanced_ce(logits, batch.target, batch.open, batch.w)
+    return balanced_ce(logits, batch.target, batch.open, batch.w, smoothing)
 
 
-def binary(logits: Tensor, batch: Batch) -> Tensor:
+def binary(logits: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Binary cross-entropy per open class, for multi-label streams."""
     targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
+    if smoothing:  # the two outcomes of a class compete
+        targets = targets * (1 - smoothing) + smoothing / 2
     return mean(bce_rows(logits, targets, batch.open), batch.w)
 
 
-OBJECTIVES: dict[str, Callable[[Tensor, Batch], Tensor]] = {
+OBJECTIVES: dict[str, Callable[[Tensor, Batch, float], Tensor]] = {
     "ce": cross_entropy,
     "balanced": class_balanced,
     "bce": binary,
 }
+
+
+class Objective:
+    """The training loss of a run, as a function of logits [B, C] and a batch.
+
+    Parameters
+    ----------
+    name
+        ``ce``, ``balanced`` or ``bce``.
+    label_smoothing
+        Share of each target that is spread evenly over the classes that compete.
+    """
+
+    def __init__(self, name: str = "ce", label_smoothing: float = 0.0) -> None:
+        self.name, self.label_smoothing = check_choice("loss", name, OBJECTIVES), label_smoothing
+        self.was_called = False
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Tensor:
+        self.was_called = True
+        return OBJECTIVES[self.name](logits, batch, self.label_smoothing)
+
+    def check_called(self, method: str) -> None:
+        """Raise if labels should be smoothed, but the method's loss has not used this objective."""
+        if self.label_smoothing and not self.was_called:
+            expected = f"0, because the loss of {method} is its own and smooths no labels"
+            raise bad("label_smoothing", expected, self.label_smoothing)
 
 
 # -- training scopes -------------------------------------------------------------------------------

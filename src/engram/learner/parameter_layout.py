@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from engram.errors import bad, check_choice, check_float
-from engram.learner.objectives import OBJECTIVES
+from engram.learner.objectives import Objective
 from engram.learner.structural_key import structural_key
 from engram.models.conv_blocks import ConvBlocks
 from engram.models.functional_call import find_tied_names
@@ -87,11 +87,11 @@ class Networks:
     def __init__(
         self,
         networks: Mapping[str, nn.Module],
-        objective: str = "ce",
+        objective: Objective | None = None,
         settings: Mapping[str, NetworkSettings] | None = None,
     ) -> None:
         self.settings = dict(settings or {})  # learning settings of additional networks
-        self.objective = OBJECTIVES[check_choice("loss", objective, OBJECTIVES)]
+        self.objective = objective or Objective()
         self.train = NetworkBundle(networks).train()
         # every pass substitutes weights, so both skeletons may share their initial ones
         own_weights = {id(p): p for p in self.train.parameters()}

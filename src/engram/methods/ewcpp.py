@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engram.errors import check_choice, check_int
 from engram.learner.learner import RunLearner
-from engram.methods.method import State
+from engram.methods.method import State, Update
 from engram.methods.quadratic_penalty import Anchored, check_floats, normalise_importance
 from engram.streams.stream import Task
 
@@ -103,17 +103,20 @@ class EWCpp(Anchored):
             state["total"] = zero
         learner.state = state
 
-    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
-        squared, steps = grad.square(), state["steps"]
+    def step(self, update: Update, state: State) -> State:
+        squared, steps = update.grad.square(), state["steps"]
         # the first task has no anchor
         first = steps == 0 if self.init == "first" and "anchor" not in state else None
         if self.update == "step":
             running = self._update_average(state["running"], squared, first)
             return {**state, "running": running, "steps": steps + 1}
-        base = state["running"] if first is None else torch.where(first, squared, state["running"])
-        total, due = state["total"] + squared, (steps + 1) % self.every == 0
-        running = torch.where(due, self._update_average(base, total / self.every, None), base)
-        total = torch.where(due, 0.0, total)
+        running = (
+            state["running"] if first is None else torch.where(first, squared, state["running"])
+        )
+        total, due = state["total"] + squared, update.every(self.every)
+        if due is not None:
+            moved = self._update_average(running, total / self.every, None)
+            running, total = torch.where(due, moved, running), torch.where(due, 0.0, total)
         return {**state, "running": running, "total": total, "steps": steps + 1}
 
     def _update_average(self, running: Tensor, batch: Tensor, first: Tensor | None) -> Tensor:

@@ -11,7 +11,7 @@ from engram.learner.batch import Batch
 from engram.learner.gradients import Term
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
-from engram.learner.objectives import binary, class_balanced, competing_classes
+from engram.learner.objectives import competing_classes
 from engram.losses import CLOSED_LOGIT, bce_rows, ce_rows, masked_ce, mean, multi_hot
 
 LABELS = ("true", "pred", "sample", "all")
@@ -61,7 +61,7 @@ def fisher_information(
         parts = [learner.average_gradient(_class_term(c), rows=rows) for c in range(count)]
         return torch.stack(parts).sum(0)
     given = _sample_classes(learner, rows) if labels == "sample" else None
-    if learner.networks.objective is binary:
+    if learner.networks.objective.name == "bce":
         used = bernoulli_nll
     else:
         used = predicted_class_nll if labels == "pred" else visible_label_nll
@@ -102,7 +102,7 @@ def shuffle_for_groups(learner: RunLearner, rows: Tensor, group: int | str) -> T
 
 def check_learner(learner: RunLearner, labels: str) -> None:
     """Raise for variants that the learner's training objective does not allow."""
-    if learner.networks.objective is binary and labels != "true":
+    if learner.networks.objective.name == "bce" and labels != "true":
         raise bad("labels", "'true', because the training loss is 'bce'", labels)
 
 
@@ -133,7 +133,7 @@ def training_objective(net: Net, batch: Batch) -> Tensor:
 def _choose_objective(learner: RunLearner, group: int | str) -> Term:
     # for a single row class-balanced and plain cross-entropy are equal; the plain one is a mean
     # over rows, which allows average_gradient one pass over all samples
-    balanced = learner.networks.objective is class_balanced
+    balanced = learner.networks.objective.name == "balanced"
     return visible_label_nll if balanced and group == 1 else training_objective
 
 

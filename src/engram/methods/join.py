@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from engram.methods.method import (
     RootFile,
     State,
     Terms,
-    check_every_n_steps,
+    Update,
 )
 from engram.models.build import check_head
 from engram.models.forward_pass import Output
@@ -102,10 +101,6 @@ class Join(Method):
         budgets = (part.memory_budget for part in self.parts)
         return next((budget for budget in budgets if budget is not None), None)
 
-    @property
-    def every_n_steps(self) -> int:
-        return math.gcd(*map(check_every_n_steps, self.parts))
-
     def implements(self, verb: str) -> bool:
         """Whether some part overrides a verb."""
         return any(part.implements(verb) for part in self.parts)
@@ -179,18 +174,11 @@ class Join(Method):
             return grad(batch)
         return self.parts[owner].gradient(grad, batch, part_state(state, owner))
 
-    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+    def step(self, update: Update, state: State) -> State:
         changed = dict(state)
         for i, part in enumerate(self.parts):
             if part.implements("step"):
-                changed[str(i)] = part.step(before, after, grad, part_state(state, i))
-        return changed
-
-    def interval(self, after: Tensor, state: State) -> State:
-        changed = dict(state)
-        for i, part in enumerate(self.parts):
-            if part.every_n_steps:
-                changed[str(i)] = part.interval(after, part_state(state, i))
+                changed[str(i)] = part.step(update, part_state(state, i))
         return changed
 
     def scores(self, output: Output, state: State) -> Tensor:

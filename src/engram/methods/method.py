@@ -23,7 +23,7 @@ from engram.learner.networks import Net
 from engram.learner.parameter_layout import MethodNetworks, Network, network_modules
 from engram.memory import Memory
 from engram.models.forward_pass import Output
-from engram.renamed import accept_old_declarations, accept_old_names
+from engram.renamed import accept_old_names
 from engram.streams.stream import Task
 from engram.streams.stream_outline import StreamOutline
 
@@ -41,7 +41,7 @@ __all__ = [
     "RootFile",
     "State",
     "Terms",
-    "check_every_n_steps",
+    "Update",
 ]
 REPLAYS = ("none", "union", "pair", "separate", "tasks", "past", "complete")
 # how predictions follow from scores, for rows with one label and for rows with a set of labels
@@ -66,6 +66,33 @@ class Gradient:
 
     def __call__(self, batch: Batch, *names: str, at: Tensor | None = None) -> Tensor:
         return self.compute(batch, names, at)
+
+
+@dataclass(frozen=True)
+class Update:
+    """An optimiser step of one run, as passed to `Method.step`."""
+
+    before: Tensor  # [P] the weights before the step
+    after: Tensor  # [P] the weights after it
+    grad: Tensor  # [P] gradient of the loss, without the part of penalties on `net.vector`
+    number: Tensor  # [] steps taken in this task, this one included
+    # whether a period ends for any run that trains together with this one; None: it is alone
+    due: Callable[[int], bool] | None = None
+
+    def every(self, period: int) -> Tensor | None:
+        """Whether this step is a multiple of `period`: a mask [], or None if it is for no run.
+
+        For work that is too expensive for every step: it costs nothing in steps that give None.
+
+        Examples
+        --------
+        >>> zero = torch.zeros(1)
+        >>> fourth = Update(zero, zero, zero, number=torch.tensor(4))
+        >>> fourth.every(2), fourth.every(3)
+        (tensor(True), None)
+        """
+        ends = self.number % period == 0
+        return ends if (bool(ends) if self.due is None else self.due(period)) else None
 
 
 @accept_old_names
@@ -222,10 +249,6 @@ class Method:
     decides: ClassVar[tuple[str, ...]] = ("argmax",)
     for_label_sets: ClassVar[str] = ""  # options that allow a threshold, for error messages
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        accept_old_declarations(cls)
-
     def __new__(cls, *_args: Any, **fields: Any) -> Self:
         check_fields(cls, fields)
         return super().__new__(cls)
@@ -273,22 +296,8 @@ class Method:
         """
         return grad(batch)
 
-    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
-        """Pure, after the optimiser: vectors [P]; `grad` leaves penalties out."""
-        return state
-
-    @property
-    def every_n_steps(self) -> int:
-        """Number of steps between calls of `interval`; 0: never. Fixed within a stage."""
-        return 0
-
-    def interval(self, after: Tensor, state: State) -> State:
-        """Pure, after `step`: work that is too expensive for every step.
-
-        It may be called after other steps as well, on behalf of another run or another part of a
-        Join. So count the steps of the task in `step`, and leave the state as it is
-        (``torch.where``) unless the count is a multiple of `every_n_steps`.
-        """
+    def step(self, update: Update, state: State) -> State:
+        """Pure, after the optimiser: the state after an `Update`."""
         return state
 
     def between(self, learner: RunLearner, task: Task, phase: Phase) -> None:
@@ -321,17 +330,6 @@ class Method:
         }
 
 
-def check_every_n_steps(method: Method) -> int:
-    """Return `every_n_steps`; raise if the method has no `interval`, or never calls it."""
-    steps, name = check_int("every_n_steps", method.every_n_steps), type(method).__name__
-    if steps and not method.implements("interval"):
-        raise bad("every_n_steps", f"0, because {name} has no interval of its own", steps)
-    if method.implements("interval") and not method.implements("every_n_steps"):
-        expected = f"the number of steps after which {name}.interval is called"
-        raise bad("every_n_steps", expected, steps)
-    return steps
-
-
 # -- checks of what verbs take and return ----------------------------------------------------------
 
 VERBS = tuple(
@@ -341,6 +339,11 @@ VERBS = tuple(
 )
 
 
+REMOVED = {
+    "interval": "let step(update, state) ask update.every(n), which is None in other steps",
+    "every_n_steps": "let step(update, state) ask update.every(n)",
+    "pace": "let step(update, state) ask update.every(n)",
+}
 _CHECKED_CLASSES = WeakSet[type]()  # each class is checked once
 
 
@@ -375,6 +378,9 @@ def check_arguments(method: Method) -> None:
     kind = type(method)
     if kind in _CHECKED_CLASSES:
         return
+    for name, instead in REMOVED.items():
+        if hasattr(kind, name):
+            raise BadArgument(f"method: {kind.__name__}.{name} is not called any more: {instead}")
     for verb in VERBS:
         if fault := describe_wrong_arguments(kind, verb):
             raise BadArgument(f"method: {kind.__name__}.{fault}")
@@ -447,7 +453,7 @@ def check_networks(method: Method, found: Any) -> MethodNetworks:
 
 
 def check_state(method: Method, verb: str, state: Any) -> State:
-    """Return what `step` or `interval` returned; raise unless it is a dict."""
+    """Return what `step` returned; raise unless it is a dict."""
     if isinstance(state, dict):
         return state
     raise bad(f"{type(method).__name__}.{verb}", "a state to be returned, a dict", state)

@@ -10,7 +10,7 @@ from torch import Tensor
 from engram.errors import check_choice, check_int
 from engram.learner.learner import RunLearner
 from engram.methods.ewcpp import SIDES, STARTS, moving_average
-from engram.methods.method import State
+from engram.methods.method import State, Update
 from engram.methods.quadratic_penalty import (
     NORMS,
     Anchored,
@@ -138,7 +138,8 @@ class RWalk(Anchored):
             fresh["total"] = zero
         learner.state = {"running": zero} | learner.state | fresh
 
-    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+    def step(self, update: Update, state: State) -> State:
+        before, after, grad = update.before, update.after, update.grad
         followed, squared = grad, grad.square()
         if self.grad == "total" and "importance" in state:
             pull = penalty_gradient(before, state["anchor"], state["importance"], self.factor())
@@ -150,11 +151,13 @@ class RWalk(Anchored):
         }
         if self.impl == "paper":
             moved = moving_average(state["running"], squared, self.alpha, self.alpha_on)
-            return state | {"running": self._start_fisher(state, squared, moved)}
-        state["total"] = state["total"] + squared
-        if self.every > 1:  # else the first step ends an interval, which sets F
-            state["running"] = self._start_fisher(state, squared, state["running"])
-        return state
+            state["running"] = self._start_fisher(state, squared, moved)
+        else:
+            state["total"] = state["total"] + squared
+            if self.every > 1:  # else the first step ends an interval, which sets F
+                state["running"] = self._start_fisher(state, squared, state["running"])
+        due = update.every(self.every)
+        return state if due is None else self._end_interval(due, after, state)
 
     def _start_fisher(self, state: State, squared: Tensor, later: Tensor) -> Tensor:
         """Initialise F in the first step of the first task, if `init` says so."""
@@ -162,12 +165,8 @@ class RWalk(Anchored):
             return later
         return torch.where(state["steps"] == 1, squared, later)
 
-    @property
-    def every_n_steps(self) -> int:
-        return self.every
-
-    def interval(self, after: Tensor, state: State) -> State:
-        due = state["steps"] % self.every == 0
+    def _end_interval(self, due: Tensor, after: Tensor, state: State) -> State:
+        """Add what the parameters gained to their scores, where an interval is `due` to end."""
         gain = torch.where(due, self._gain(state, after), 0.0)
         ended = {
             "earned": state["earned"] + gain,

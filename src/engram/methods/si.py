@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engram.errors import check_choice
 from engram.learner.learner import RunLearner
-from engram.methods.method import State
+from engram.methods.method import State, Update
 from engram.methods.quadratic_penalty import Anchored, check_floats, penalty_gradient
 from engram.streams.stream import Task
 
@@ -82,7 +82,8 @@ class SI(Anchored):
         # the task starts where the last one ended, so one vector is both start and anchor
         learner.state = {**learner.state, "path": zero, "anchor": learner.vector}
 
-    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+    def step(self, update: Update, state: State) -> State:
+        before, after, grad = update.before, update.after, update.grad
         if self.grad == "total" and "importance" in state:
             grad = grad + penalty_gradient(
                 before, state["anchor"], state["importance"], self.factor()

@@ -20,7 +20,7 @@ from engram.learner.networks import FunctionalNet, Net
 from engram.learner.parameter_layout import Networks
 from engram.methods.fisher import training_objective
 from engram.methods.mas import squared_norm
-from engram.methods.method import Gradient, State, Terms
+from engram.methods.method import Gradient, State, Terms, Update
 from engram.methods.quadratic_penalty import (
     Anchored,
     check_floats,
@@ -161,13 +161,13 @@ class TWP(Anchored):
         found = grad(batch)
         return found + state["uncleared"] if self.steps == "cglb" else found
 
-    def step(self, before: Tensor, after: Tensor, grad: Tensor, state: State) -> State:
+    def step(self, update: Update, state: State) -> State:
         if self.steps != "cglb":
             return state
-        added = grad  # without the penalty, whose gradient has a closed form
+        added = update.grad  # without the penalty, whose gradient has a closed form
         if "importance" in state:
-            added = grad + penalty_gradient(
-                before, state["anchor"], state["importance"], self.factor()
+            added = added + penalty_gradient(
+                update.before, state["anchor"], state["importance"], self.factor()
             )
         return {**state, "uncleared": state["uncleared"] + added}
 

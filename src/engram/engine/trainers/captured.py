@@ -33,22 +33,26 @@ from engram.engine.training import Training
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import leaves, tree_map
-from engram.methods.method import Method, Terms
+from engram.methods.method import Method
 
 
 class CapturedTrainer(SingleTrainer):
-    """A `SingleTrainer` that replays its steps, with one recording per batch length."""
+    """A `SingleTrainer` that replays its steps, with one recording per kind of step.
+
+    Steps differ in the length of their batch and in the periods that end with them.
+    """
+
+    _records = True
 
     def __init__(
         self, learner: RunLearner, method: Method, training: Training, *, slots: int = 0,
         phase: str = "task",
     ) -> None:  # fmt: skip
         super().__init__(learner, method, training, slots=slots, phase=phase)
-        learner.state = tree_map(torch.clone, learner.state)  # written in place from here on
-        vector = learner.vector
-        self._lr = torch.zeros((), device=vector.device, dtype=vector.dtype)
-        self._number = torch.zeros(1, dtype=torch.long, device=vector.device)  # of the step
-        self._recorded: dict[int, CapturedStep] = {}
+        t = self.tensors
+        t.state = tree_map(torch.clone, t.state)  # written in place from here on
+        t.number = torch.zeros(1, dtype=torch.long, device=learner.device)
+        self._recorded: dict[tuple[int, tuple[int, ...]], CapturedStep] = {}
         self._laid: dict[int, Batch] = {}  # batches that the host fetched, by their length
         self._host: StepRows | None = None
         self._usual = 0  # the length of most batches; an epoch's last one may be shorter
@@ -76,23 +80,25 @@ class CapturedTrainer(SingleTrainer):
         if self._host is not None:
             self._announce_all(self._host._replace(key=key))
 
+    @torch.no_grad()
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
         if self._rows is None:
             raise ValueError("load rows before running steps")
-        self._lr.fill_(float(lr[0]))
-        self._number.fill_(start)
+        self.tensors.number.fill_(start)  # type: ignore[union-attr]
         for number in range(start, stop):
+            self._set_rate(float(lr[0, number - start]))
             length = self._lengths[number]
             if self._host is not None and self._upcoming is not None:
                 self._upcoming(number)
                 rows = select_step_unpadded(self._host, number, length)
                 self._copy_batch(length, self.collate(rows))
-            if length not in self._recorded:
-                self._recorded[length] = CapturedStep(
+            kind = length, self._due()
+            if kind not in self._recorded:
+                self._recorded[kind] = CapturedStep(
                     partial(self._captured_step, length), self._pool
                 )
             with contextlib.nullcontext() if length == self._usual else without_cudnn_benchmark():
-                self._recorded[length]()
+                self._recorded[kind]()
             self._count()
 
     def _copy_batch(self, length: int, batch: Batch) -> None:
@@ -104,48 +110,17 @@ class CapturedTrainer(SingleTrainer):
             place.copy_(value)
 
     def _captured_step(self, length: int) -> None:
-        rows = select_step(self._rows, self._number)  # type: ignore[arg-type]
+        number: Any = self.tensors.number
+        rows = select_step(self._rows, number)  # type: ignore[arg-type]
         main, key, apart, into = tree_map(lambda leaf: leaf[0], rows)
         main, into = tree_map(lambda leaf: leaf[:length], (main, into))
-        rows = StepRows(main, key, apart, into)
-        self._batch = self._laid[length] if self._fetches else self.collate(rows)
-        gradient = self._projected if self._projects else self._gradient
-        self._step(rows, gradient(self._batch), self._lr)
-        self._number.add_(1)
+        batch = self._laid.get(length) if self._fetches else None
+        batch = batch or self.collate(StepRows(main, key, apart, into))
+        self._apply(self._gradient_function()(batch), into)
+        number.add_(1)
 
-    def _interval(self) -> None:
-        self._recorded_interval()
-
-    def _update(
-        self, params: list[Tensor], grads: list[Tensor], m: list[Tensor], v: list[Tensor],
-        lr: float | Tensor,
-    ) -> None:  # fmt: skip
-        if params[0].dtype == torch.float32:
-            super()._update(params, grads, m, v, lr)
-            return
-        # fused kernels accept float32 rates only, which would round a float64 run
-        learner = self.learner
-        flat = grads[0] if len(grads) == 1 else learner.networks.layout.flatten(grads)
-        self.optimizer.update_(learner.vector, flat, learner.opt, self._lr)
-
-    def _set_state(self, state: Any) -> None:
-        def write(old: Tensor, new: Tensor) -> None:
-            if new is not old:
-                old.copy_(new)
-
-        tree_map(write, self.learner.state, state)
-
-    def _log(self, terms: Terms) -> None:
-        for name, term in terms.items():
-            if name not in self.sums:
-                self.sums[name] = torch.zeros_like(term.detach())
-            self.sums[name].add_(term.detach())
-
-    def take_log(self) -> dict[str, Tensor]:
-        sums = {name: value.clone().reshape(1) for name, value in self.sums.items()}
-        for value in self.sums.values():
-            value.zero_()
-        return sums
+    def _rate(self) -> float | Tensor | None:
+        return self.tensors.lr if self._fuses else None  # read by address
 
     def close(self) -> None:
         self._forget()
@@ -158,4 +133,3 @@ class CapturedTrainer(SingleTrainer):
         # recordings share a memory pool, since they never run concurrently; a pool cannot be used
         # again after its last recording is gone
         self._pool = torch.cuda.graph_pool_handle()
-        self._recorded_interval = CapturedStep(super()._interval, self._pool)

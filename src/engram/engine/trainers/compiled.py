@@ -21,6 +21,7 @@ from torch import Tensor, fx
 from engram.engine.batches import select_step
 from engram.engine.sampler import StepRows
 from engram.engine.trainers.lockstep import LockstepTrainer
+from engram.engine.trainers.step import StepTensors
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.learner.learner import RunLearner
@@ -29,14 +30,13 @@ from engram.learner.tensor_tree import leaves, tree_map, tree_shapes
 from engram.methods.method import Method
 from engram.models.forward_pass import PLAIN
 
-OPTIONAL_FIELDS = ("fixed_batch", "_now", "_free", "_restore_all", "whole")
-
 
 class CompiledTrainer(LockstepTrainer):
-    """A `LockstepTrainer` whose step is one compiled function of the tensors it uses."""
+    """A `LockstepTrainer` whose step is one compiled function of its `StepTensors`."""
 
     lists_frozen = False  # use a mask, since the length of a list changes as classes open
     caches_teachers = False  # a trace must be valid for all stages
+    _records = True
 
     def __init__(
         self,
@@ -49,123 +49,105 @@ class CompiledTrainer(LockstepTrainer):
         phase: str = "task",
     ) -> None:
         super().__init__(learners, methods, training, capture=capture, slots=slots, phase=phase)
-        self._unit = torch.ones_like(self.lr)  # [R]
-        self._powers = self.optimizer.powers(self.opt["t"])  # [2, R] of the step to come
-        self._scales = self.optimizer.scales(self._powers, self.lr)
-        self._betas = torch.tensor(training.betas, device=self.lr.device).double()[:, None]
-        self._now: StepRows | None = None  # the rows of one step, at fixed addresses
+        t, device = self.tensors, learners[0].device
+        powers = self.optimizer.powers(t.opt["t"])  # [2, R] of the step to come
+        t.corrections = {
+            "unit": torch.ones_like(t.lr), "powers": powers,
+            "scales": self.optimizer.scales(powers, t.lr),
+        }  # fmt: skip
+        self._betas = torch.tensor(training.betas, dtype=torch.float64, device=device)[:, None]
         self._fetches = not learners[0].feed.on_device
-        traces = self.networks.traces
-        self._compiled = CompiledStep(self._step_on, self._places, self._decides, traces)
-        self._compiled_interval = CompiledStep(
-            self._interval_on, self._interval_places, self._interval_decides, traces
-        )
+        self._compiled: dict[tuple[int, ...], CompiledStep] = {}  # by the periods that end
 
     def load(self, rows: StepRows, fixed: bool) -> None:
-        before = self._rows
+        before, t = self._rows, self.tensors
         super().load(rows, fixed)
         if self._rows is not before:  # other shapes
-            self._now = tree_map(torch.clone, super()._step_rows())
-        if (
-            self.fixed_batch is not None and not self._fetches
-        ):  # read by address, so no leaf may be a broadcast view
-            self.fixed_batch = tree_map(_make_dense, self.fixed_batch)
+            t.rows = tree_map(torch.clone, super()._step_rows())
+        if t.batch is not None and not self._fetches:
+            # read by address, so no leaf may be a broadcast view
+            t.batch = tree_map(_make_dense, t.batch)
 
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
-        rates = torch.as_tensor(lr, dtype=self.lr.dtype, device=self.lr.device)
-        self._powers.copy_(self.optimizer.powers(self.opt["t"] + 1))
-        self._scales.copy_(self.optimizer.scales(self._powers, rates))
+        t = self.tensors
+        self._set_rates(lr[:, 0])
+        t.corrections["powers"].copy_(self.optimizer.powers(t.opt["t"] + 1))
+        self._scale_ahead()
         super().run(start, stop, lr, live)
+
+    def _set_rates(self, lr: np.ndarray) -> None:
+        changed = not np.array_equal(lr, self._lr)
+        super()._set_rates(lr)
+        if changed:
+            self._scale_ahead()
+
+    def _scale_ahead(self) -> None:
+        """Compute Adam's corrections of the next step."""
+        given = self.tensors.corrections
+        given["scales"].copy_(self.optimizer.scales(given["powers"], self.tensors.lr))
 
     def _forget(self) -> None:
         super()._forget()
-        self._compiled.forget()
-        self._compiled_interval.forget()
+        self._compiled.clear()
 
-    def _repeated(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        return self._one, self._one_interval
-
-    def _one(self) -> None:
+    def _step(self) -> None:
         """Select the rows of a step outside of the trace, which does not depend on their number."""
-        if (self.fixed_batch is None or self.verbs.remembers) and self._now is not None:
-            found = select_step(self._rows, self.step_number)  # type: ignore[arg-type]
-            for place, value in zip(leaves(self._now), leaves(found), strict=True):
+        t = self.tensors
+        if (t.batch is None or self._remembers) and t.rows is not None:
+            found = select_step(self._rows, t.number)  # type: ignore[arg-type]
+            for place, value in zip(leaves(t.rows), leaves(found), strict=True):
                 place.copy_(value)
-        self._compiled()
-
-    def _one_interval(self) -> None:
-        self._compiled_interval()
+        due = self._due()
+        if due not in self._compiled:
+            self._compiled[due] = CompiledStep(
+                self._step_on, self._inputs, self._decides, self.networks.traces
+            )
+        self._compiled[due]()
 
     def _step_rows(self) -> StepRows:
-        return self._now if self._now is not None else super()._step_rows()
+        rows = self.tensors.rows
+        return rows if rows is not None else super()._step_rows()
 
-    def _update_uniform(self, total: Tensor) -> None:
-        """Update without a fused optimiser kernel, so that it fuses with surrounding operations.
+    def _rate(self) -> float | Tensor | None:
+        return None  # an update without a fused kernel fuses with the operations around it
 
-        The factor of 1 per run gives all loops over [R, P] the same shape, so that they fuse.
-        Scales are computed in the previous step, since in such a loop they would be computed for
-        every parameter.
+    def _update_each(self, grad: Tensor) -> None:
+        """Update so that all loops over [R, P] have the same shape, and fuse.
+
+        That is what the factor of 1 per run is for. Corrections are computed in the previous step,
+        since in such a loop they would be computed for every parameter.
         """
-        total = total * self._unit[:, None]
-        self.optimizer.update_(self.vector, total, self.opt, self.lr, self._scales)
-        self._powers.mul_(self._betas)
-        self._scales.copy_(self.optimizer.scales(self._powers, self.lr))
+        t, given = self.tensors, self.tensors.corrections
+        grad = grad * given["unit"][:, None]
+        self.optimizer.update_(t.vector, grad, t.opt, t.lr, given["scales"])
+        given["powers"].mul_(self._betas)
+        given["scales"].copy_(self.optimizer.scales(given["powers"], t.lr))
 
     # -- the step as a function of tensors -------------------------------------------------------
-    def _tensors(self) -> dict[str, Any]:
+    def _tree(self) -> dict[str, Any]:
         """Return all tensors that may differ between steps, stages or groups."""
-        found = {name: getattr(self, name) for name in OPTIONAL_FIELDS}
-        return {
-            "vector": self.vector, "buffers": self.buffers, "state": self.state, "opt": self.opt,
-            "lr": self.lr, "live": self.live, "step_number": self.step_number, "sums": self.sums,
-            "hyper": self.hyper, "_unit": self._unit, "_powers": self._powers,
-            "_scales": self._scales, "collate": self.collate.tensors(),
-            **{name: () if value is None else value for name, value in found.items()},
-        }  # fmt: skip
+        return {"step": self.tensors.tree(), "collate": self.collate.tensors()}
 
-    def _places(self) -> list[Tensor]:
-        return list(leaves(self._tensors()))
+    def _inputs(self) -> list[Tensor]:
+        return list(leaves(self._tree()))
 
     def _decides(self) -> tuple[Any, ...]:
         """Return what a trace depends on besides shapes; the networks hold the traces."""
         return (
-            structural_key(self.method), self.training, tree_shapes(self._tensors()),
-            ByIdentity(self.collate.feed),
-            self.collate.alone, self.verbs.padded, self._uniform, self.verbs.touches,
-            self.verbs.phase, tuple(self.moving.names),
+            structural_key(self.method), self.training, tree_shapes(self._tree()),
+            ByIdentity(self.collate.feed), self.collate.alone, self.verbs.padded,
+            self.verbs.touches, self.phase, tuple(self.moving.names), self._due(),
         )  # fmt: skip
 
     def _step_on(self, *tensors: Tensor) -> None:
         """Take one step on the given tensors instead of the trainer's own."""
-        twin = self._twin(self._tensors(), tensors)
-        twin._step()
-        self.sums.update((k, v) for k, v in twin.sums.items() if k not in self.sums)
-
-    def _twin(self, own: dict[str, Any], tensors: Sequence[Tensor]) -> CompiledTrainer:
-        """Return a copy of the trainer with the given tensors."""
         rest, twin = iter(tensors), copy.copy(self)
-        given = tree_map(lambda _: next(rest), own)
-        if "collate" in given:
-            twin.collate = self.collate.with_tensors(given.pop("collate"))
-        for name, value in given.items():
-            absent = isinstance(value, tuple) and not value
-            setattr(twin, name, None if absent else value)
-        return twin
-
-    # -- an interval as a function of tensors ----------------------------------------------------
-    def _interval_tensors(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("vector", "state", "hyper", "live")}
-
-    def _interval_places(self) -> list[Tensor]:
-        return list(leaves(self._interval_tensors()))
-
-    def _interval_decides(self) -> tuple[Any, ...]:
-        """Like `_decides`; the first entry distinguishes these traces from those of steps."""
-        found = self._interval_tensors()
-        return "interval", structural_key(self.method), tree_shapes(found), self._uniform
-
-    def _interval_on(self, *tensors: Tensor) -> None:
-        self._twin(self._interval_tensors(), tensors)._interval()
+        given = tree_map(lambda _: next(rest), self._tree())
+        twin.tensors = StepTensors.from_tree(given["step"])
+        twin.collate = self.collate.with_tensors(given["collate"])
+        super(CompiledTrainer, twin)._step()
+        sums = self.tensors.sums
+        sums.update((k, v) for k, v in twin.tensors.sums.items() if k not in sums)
 
 
 def _make_dense(leaf: Tensor) -> Tensor:

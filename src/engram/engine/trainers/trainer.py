@@ -18,10 +18,13 @@ class Trainer(Protocol):
     `close`. `state_dict` has what an interrupted run needs besides its learner.
     """
 
-    first: dict[str, Tensor] | None  # [R] loss terms of the phase's first step
+    @property
+    def first(self) -> dict[str, Tensor] | None:
+        """[R] loss terms of the phase's first step."""
+        ...
 
     @property
-    def steps(self) -> int | np.ndarray:
+    def steps(self) -> np.ndarray:
         """[R] steps taken in this phase."""
         ...
 
@@ -33,8 +36,15 @@ class Trainer(Protocol):
         """Set the keys [R, 1] of another epoch over the same rows."""
         ...
 
+    def count_from(self, before: Sequence[int]) -> None:
+        """Count on from the steps [R] of earlier phases of the task."""
+        ...
+
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
-        """Take the steps `start` to `stop` of the loaded rows, of runs that are `live` [R, S]."""
+        """Take the steps `start` to `stop` of the loaded rows, of runs that are `live` [R, S].
+
+        `lr` [R, stop - start] are their learning rates.
+        """
         ...
 
     def take_log(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""`interval` is called when it must be: alone, in lockstep, joined, compiled."""
+"""`Update.every` names the steps that end a period: alone, in lockstep, joined, compiled."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from engram.checks.toy_runs import (
 from engram.engine.engine import Engine
 from engram.engine.trainers import compiled, lockstep
 from engram.engine.trainers.lockstep import LockstepTrainer
-from engram.errors import BadArgument
 from engram.learner.tensor_tree import leaves
 from engram.memory import Memory
 from engram.methods import ER, Finetune, Join, RWalk
-from engram.methods.method import Method, check_every_n_steps
+from engram.methods.method import Method, Phase
 from engram.streams import class_incremental
 from tests.methods.plain_rwalk import Stepwise, Ticks
 
@@ -151,79 +150,63 @@ def test_runs_that_meet_again():
 @pytest.mark.parametrize("kind", KINDS)
 def test_joined_paces(kind, together):
     join = Join(Ticks(every=4), Finetune(), Ticks(every=6))
-    assert join.every_n_steps == 2
-    assert join.implements("interval")
     found = train_runs(make_runs(join, KINDS[kind], training=LONG), together=together)
     single = train_runs(make_runs(Ticks(every=4), KINDS[kind], training=LONG), together=together)
     for key, (steps, ends, calls) in counts(found, "0").items():
         assert ends == steps // 4
-        assert calls >= steps // 2
+        assert calls == ends if kind == "equal" else calls >= ends
         assert trees_equal(found[key].state["0"]["seen"], single[key].state["seen"])
     for steps, ends, calls in counts(found, "2").values():
         assert ends == steps // 6
-        assert calls >= steps // 2
+        assert calls == ends if kind == "equal" else calls >= ends
 
 
-def test_join_without_paces():
-    join = Join(Finetune(), ER())
-    assert join.every_n_steps == 0
-    assert not join.implements("interval")
-
-
-def test_methods_of_a_group_may_differ_in_pace():
-    """By a float field: the divisor of all is called, each run counts."""
+def test_periods_count_on_from_phase_to_phase():
+    """The steps of a task count, not those of a phase."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Scaled(Ticks):
-        scale: float = 1.0
+    class Twice(Ticks):
+        def phases(self, stage):
+            return Phase(iterations=4), Phase(iterations=7)
 
-        @property
-        def every_n_steps(self):
-            return int(2 * self.scale)
-
-        def interval(self, after, state):
-            due = state["steps"] % (2 * self.scale) == 0
-            return {**state, "calls": state["calls"] + 1, "ends": state["ends"] + due}
-
-    runs = [
-        replace(run, method=Scaled(scale=scale))
-        for run, scale in zip(make_runs(Scaled(), EQUAL, training=LONG), (2.0, 3.0), strict=True)
-    ]
-    for (run, _), (steps, ends, calls) in counts(train_runs(runs, together=True)).items():
-        assert (ends, calls) == (steps // (4, 6)[run], steps // 2)
+    for together in (False, True):
+        found = train_runs(make_runs(Twice(every=3), EQUAL), together=together)
+        assert set(counts(found).values()) == {(11, 3, 3)}
 
 
 # -- captured --------------------------------------------------------------------------------------
 class Recorded:
-    """Stands in for a CUDA graph: counts calls, and what is thrown away."""
+    """Stands in for a CUDA graph, and counts calls."""
 
     def __init__(self, step):
-        self.step, self.calls, self.forgotten = step, 0, 0
+        self.step, self.calls = step, 0
 
     def __call__(self):
         self.calls += 1
         self.step()
 
-    def forget(self):
-        self.forgotten += 1
 
+def test_captured_by_the_periods_that_end_and_at_fixed_addresses(monkeypatch):
+    recorded = []
 
-def test_captured_apart_from_the_step_and_at_fixed_addresses(monkeypatch):
-    monkeypatch.setattr(lockstep, "CapturedStep", Recorded)
+    def record(step, pool):
+        recorded.append(Recorded(step))
+        return recorded[-1]
+
+    monkeypatch.setattr(lockstep, "CapturedStep", record)
     at = enter_task(Ticks(every=2))
     trainer = LockstepTrainer(at.learners, [at.method] * 2, EXACT, capture=True)
     trainer.load(at.rows, fixed=False)
     steps = at.rows.live.shape[1]
-    places = [leaf.data_ptr() for leaf in leaves(trainer.state)]
-    rates, everyone = trainer.lr.numpy().copy(), np.ones((2, steps), dtype=bool)
+    places = [leaf.data_ptr() for leaf in leaves(trainer.tensors.state)]
+    rates = trainer.tensors.lr.numpy().copy()[:, None].repeat(steps, 1)
+    everyone = np.ones((2, steps), dtype=bool)
     for _ in range(3):
         trainer.run(0, steps, rates, everyone)
-    step, interval = trainer._captured, trainer._captured_interval
-    assert (step.calls, interval.calls) == (3 * steps, 3 * steps // 2)
-    assert [leaf.data_ptr() for leaf in leaves(trainer.state)] == places
-    before = step.forgotten, interval.forgotten
+    assert [one.calls for one in recorded] == [3 * steps - 3 * steps // 2, 3 * steps // 2]
+    assert [leaf.data_ptr() for leaf in leaves(trainer.tensors.state)] == places
     trainer.run(0, steps, rates, everyone & [[True], [False]])  # steps with a mask are others
-    assert (step.forgotten, interval.forgotten) == (before[0] + 1, before[1] + 1)
+    assert len(recorded) == 4
 
 
 # -- compiled --------------------------------------------------------------------------------------
@@ -248,8 +231,7 @@ def test_compiled(kind, monkeypatch):
         assert largest_gap(fused[key].tensors, one.tensors) < CLOSE, key
     assert counts(fused, "1") == counts(plain, "1")
     sizes = sorted(len(graph.__self__.graph.nodes) for graph in graphs)
-    assert len(sizes) > 1
-    assert sizes[0] < sizes[-1] / 2, "an interval is a function of its own"
+    assert sizes[0] < sizes[-1], "steps that end no period do less"
 
 
 @compiler
@@ -260,54 +242,5 @@ def test_traces_are_kept_apart(monkeypatch):
     runs = make_runs(Ticks(), EQUAL)
     engine = Engine(runs, device="cpu", together=True, compile=True)
     list(engine.stages())
-    keys = [key[0] for key in engine._factory.networks(runs[0]).traces]
-    assert any(decides[0] == "interval" for decides in keys)
-    assert any(decides[0] != "interval" for decides in keys)
-
-
-# -- what is refused -------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class Idle(Method):
-    every_n_steps: int = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timeless(Method):
-    def interval(self, after, state):
-        return state
-
-
-@pytest.mark.parametrize(
-    ("method", "words"),
-    [
-        (Idle(), "every_n_steps: expected 0, because Idle has no interval of its own, got 3"),
-        (
-            Timeless(),
-            "every_n_steps: expected the number of steps after which Timeless",
-        ),
-        (Idle(every_n_steps=-1), "every_n_steps: expected a whole number of at least 0, got -1"),
-        (Join(Ticks(), Idle()), "Idle has no interval"),
-        (Join(Ticks(), Timeless()), r"Timeless\.interval is called"),
-    ],
-)
-@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
-def test_pace_and_interval_go_together(method, words, together):
-    with pytest.raises(BadArgument, match=words):
-        train_runs(make_runs(method, EQUAL), together=together)
-
-
-def test_a_pace_of_zero_is_no_pace():
-    assert (
-        check_every_n_steps(Stepwise())
-        == check_every_n_steps(Finetune())
-        == check_every_n_steps(Idle(every_n_steps=0))
-        == 0
-    )
-
-
-def test_nothing_is_called_without_a_pace(monkeypatch):
-    def refuse(self):
-        raise AssertionError("an interval of a method without one")
-
-    monkeypatch.setattr(LockstepTrainer, "_interval", refuse)
-    train_runs(make_runs(Finetune(), make_streams()), together=True)
+    due = {key[0][-1] for key in engine._factory.networks(runs[0]).traces}
+    assert due == {(), (2,)}

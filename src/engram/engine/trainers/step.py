@@ -1,0 +1,422 @@
+"""`TrainingStep`: one optimiser step of one run, or of R runs at once.
+
+Read `TrainingStep._apply` first: mask, clip, update, average, the method's own step. Trainers
+differ in where a gradient comes from (`single`: plain autograd; `lockstep`: mapped over runs) and
+in what repeats the step (`captured`: a CUDA graph; `compiled`: fused kernels). All tensors of a
+step are declared in `StepTensors`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.engine.batches import Collator
+from engram.engine.optim import Optimizer, OptimizerState, make_optimizer
+from engram.engine.sampler import StepRows
+from engram.engine.stored_values import write_slots_
+from engram.engine.training import Training
+from engram.learner.batch import NO_VALUES, Batch
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import pick, stack, tree_map
+from engram.methods.method import Method, State, Terms
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class StepTensors:
+    """Every tensor that a step reads or writes, besides the data; R runs have a first axis R.
+
+    A compiled step is traced on all of them. The learner's checkpoint holds `vector`, `buffers`,
+    `state` and `opt`; `sums` and `first` are saved inside a task.
+    """
+
+    vector: Tensor  # [R?, M] the trained weights
+    buffers: dict[str, Tensor]
+    state: State
+    opt: OptimizerState
+    lr: Tensor  # [R?]
+    taken: Tensor  # [R?] steps in this task
+    sums: dict[str, Tensor] = field(default_factory=dict)  # [R?] of loss terms since the last log
+    first: dict[str, Tensor] = field(default_factory=dict)  # [R?] loss terms of the first step
+    whole: Tensor | None = None  # [R, P] where `vector` is the trained part of it
+    live: Tensor | None = None  # [R] which runs take the step
+    hyper: dict[Any, Tensor] = field(default_factory=dict)  # [R] options that differ between runs
+    number: Tensor | None = None  # [1] of the step among the loaded rows
+    frozen: Tensor | None = None  # [F] entries that must not move, if all runs agree
+    free: Tensor | None = None  # [R, M] which entries may move, if runs differ
+    kept: Tensor | None = None  # values of entries that must not move, but which decay would
+    kept_at: Tensor | None = None  # their positions, if all runs agree
+    batch: Batch | None = None  # if it is the same in all steps, or fetched by the host
+    rows: StepRows | None = None  # of one step, where they are selected outside the trace
+    corrections: dict[str, Tensor] = field(default_factory=dict)  # of Adam, computed a step ahead
+
+    def tree(self) -> dict[str, Any]:
+        """Return all tensors as a tree; an absent one is an empty tuple."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: () if value is None else value for name, value in values.items()}
+
+    @classmethod
+    def from_tree(cls, tree: dict[str, Any]) -> StepTensors:
+        """Return the tensors of a `tree`."""
+        parts: dict[str, Any] = dict(tree)
+        for name, value in tree.items():
+            if isinstance(value, tuple) and not value:
+                parts[name] = None
+        return cls(**parts)
+
+
+class Gradients(NamedTuple):
+    """What a step computes before anything moves.
+
+    The update direction is either `flat` or, for one run without further demands, `parts`.
+    """
+
+    flat: Tensor | None  # [R?, M]
+    parts: list[Tensor]  # one for each trained parameter
+    data: Tensor | None  # [R?, M] gradient without penalties
+    terms: Terms  # [R?] of the loss
+    buffers: dict[str, Tensor] | None = None  # None: the modules have them
+    values: dict[str, Tensor] = NO_VALUES  # [R?, B, ...] what `Method.remember` returned
+
+
+class TrainingStep:
+    """The tensors of one run or of R runs, and one training step on them.
+
+    Parameters
+    ----------
+    learners, method, training, phase
+        The runs, their method (of the first run), the settings, the name of the training phase.
+    tensors, collate
+        What a step reads and writes, and what makes its batches.
+    fixed_addresses
+        Whether new values are written into the old tensors, because a recording refers to these.
+    before
+        [R] steps that the runs took in earlier phases of the task.
+    """
+
+    tensors: StepTensors
+    collate: Collator
+
+    def __init__(
+        self, learners: Sequence[RunLearner], method: Method, training: Training, *, phase: str,
+        slots: int, fixed_addresses: bool, before: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self.learners, self.method, self.training = list(learners), method, training
+        self.phase, self.fixed_addresses = phase, fixed_addresses
+        self.optimizer = make_optimizer(training, learners[0].networks)
+        self._follows, self._projects = method.implements("step"), method.implements("gradient")
+        self._slots, self._remembers = slots, bool(slots) and method.implements("remember")
+        self._before = np.array(before or [0] * len(learners))  # [R]
+        self.counts = np.zeros(len(learners), dtype=int)  # [R] steps in this phase
+        self._now = np.ones(len(learners), dtype=bool)  # [R] which runs take the present step
+        self._periods: set[int] = set()  # that `Update.every` was asked for
+
+    # -- what subclasses provide, besides the gradients --------------------------------------------
+    @abstractmethod
+    def _follow(self, before: Tensor, data: Tensor) -> State:
+        """Return the state after the method's `step`."""
+
+    def _places(self, flat: bool) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Return trained weights and moments as the lists of tensors to update."""
+        t = self.tensors
+        return [t.vector], [t.opt["m"]], [t.opt["v"]] if "v" in t.opt else []
+
+    def _rate(self) -> float | Tensor | None:
+        """Return the learning rate, if one fused update with it serves all runs."""
+        return None
+
+    # -- the step ----------------------------------------------------------------------------------
+    def _apply(self, found: Gradients, into: Any = ()) -> None:
+        """Update weights, averages, the method's state, stored values and sums of losses.
+
+        `into` are the slots of values to remember.
+        """
+        t, training, flat = self.tensors, self.training, found.flat
+        alive = self._alive(flat)
+        if flat is not None:
+            self._mask_(flat)
+            flat = limit_gradient(flat, training.clip, training.clip_value)
+        before = t.vector.clone() if self._follows or alive is not None else None
+        self._update(flat, found.parts, before, alive)
+        self._restore_frozen_()
+        if training.ema:
+            average_weights_(t.opt, t.vector, training.ema, alive)
+        t.taken.add_(1 if alive is None else alive.to(t.taken.dtype))
+        if self._follows and before is not None and found.data is not None:
+            self._mask_(found.data)
+            t.state = self._assign(t.state, self._follow(before, found.data), alive)
+        if found.buffers is not None:
+            t.buffers = self._assign(t.buffers, found.buffers, alive)
+        if isinstance(into, Tensor):
+            for name, value in found.values.items():
+                write_slots_(self.collate.values[name], into, value)
+        for name, term in found.terms.items():
+            if name not in t.sums:
+                t.sums[name] = torch.zeros_like(term)
+            t.sums[name].add_(term if t.live is None else torch.where(t.live, term, 0.0))
+
+    def _precision(self) -> Any:
+        """Return the context in which a loss is computed."""
+        dtype = AUTOCAST.get(self.training.precision)
+        if dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.tensors.vector.device.type, dtype=dtype)
+
+    def _alive(self, flat: Tensor | None) -> Tensor | None:
+        """Return which runs [R?] may move; None: all. Half precision skips overflown gradients."""
+        t = self.tensors
+        if "scale" not in t.opt or flat is None:
+            return t.live
+        finite = torch.isfinite(flat).all(-1)
+        adapt_loss_scale_(t.opt, finite, t.live)
+        flat.nan_to_num_(0.0, 0.0, 0.0)
+        return finite if t.live is None else finite & t.live
+
+    def _update(
+        self, flat: Tensor | None, parts: list[Tensor], before: Tensor | None, alive: Tensor | None
+    ) -> None:
+        """Let the optimiser move the weights of all runs, or of those `alive`."""
+        t, rate = self.tensors, self._rate()
+        if rate is not None and alive is None:
+            params, m, v = self._places(flat is not None)
+            grads = parts if flat is None else self._pieces(flat)
+            count = t.opt["t"]
+            shared = count if count.ndim == 0 else count[0]
+            self.optimizer.fused_(params, grads, m, v, shared, rate)
+            if count.ndim:
+                count.copy_(shared.expand_as(count).clone())
+            return
+        grad = self._flatten(parts) if flat is None else flat
+        old = tree_map(torch.clone, self._moved_by_optimizer()) if alive is not None else {}
+        self._update_each(grad)
+        if alive is None or before is None:
+            return
+        t.vector.copy_(torch.where(alive.unsqueeze(-1), t.vector, before))
+        for name, value in old.items():
+            mask = alive if value.ndim == alive.ndim else alive.unsqueeze(-1)
+            t.opt[name].copy_(torch.where(mask, t.opt[name], value))
+
+    def _moved_by_optimizer(self) -> dict[str, Tensor]:
+        opt = self.tensors.opt
+        return {name: opt[name] for name in ("m", "v", "t") if name in opt}
+
+    def _update_each(self, grad: Tensor) -> None:
+        """Update with a learning rate and a step count per run."""
+        t = self.tensors
+        self.optimizer.update_(t.vector, grad, t.opt, t.lr)
+
+    def _pieces(self, flat: Tensor) -> list[Tensor]:
+        """Return the pieces of a flat gradient that belong to `_places`."""
+        return [flat]
+
+    def _flatten(self, parts: list[Tensor]) -> Tensor:
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    # -- entries that must not move ----------------------------------------------------------------
+    def _mask_(self, flat: Tensor) -> None:
+        """Set the gradient of frozen entries to 0."""
+        if self.tensors.frozen is not None:
+            flat.index_fill_(-1, self.tensors.frozen, 0.0)
+        elif self.tensors.free is not None:
+            flat.mul_(self.tensors.free)
+
+    def _restore_frozen_(self) -> None:
+        """Undo what decay or old momentum did to frozen entries."""
+        t = self.tensors
+        if t.kept is None:
+            return
+        if t.kept_at is not None:
+            t.vector.index_copy_(-1, t.kept_at, t.kept)
+        elif t.free is not None:
+            t.vector.copy_(torch.where(t.free, t.vector, t.kept))
+
+    # -- new values --------------------------------------------------------------------------------
+    def _assign(self, old: Any, new: Any, alive: Tensor | None) -> Any:
+        """Return the tree that replaces `old`: `new`, for runs that are `alive`."""
+        place = self.tensors.vector.untyped_storage().data_ptr()
+
+        def choose(had: Tensor, value: Tensor) -> Tensor:
+            if value is had:  # unchanged: save the write
+                return had
+            if alive is not None:
+                mask = alive.reshape(*alive.shape, *[1] * (had.ndim - alive.ndim))
+                value = torch.where(mask, value, had)
+            if self.fixed_addresses:
+                return had.copy_(value)
+            # weights are updated in place, so what refers to them is copied
+            is_live = value.untyped_storage().data_ptr() == place
+            return (value.clone() if is_live else value).to(had.dtype)
+
+        return tree_map(choose, old, new)
+
+    # -- static choices ----------------------------------------------------------------------------
+    def _is_due(self, period: int) -> bool:
+        """Whether the present step is a multiple of `period` for a run that takes it."""
+        self._periods.add(period)
+        done = self._before + self.counts + 1
+        return bool((self._now & (done % period == 0)).any())
+
+    def _due(self) -> tuple[int, ...]:
+        """Return the known periods that end with the present step: each needs a recording."""
+        return tuple(sorted(filter(self._is_due, list(self._periods))))
+
+    def _count(self) -> None:
+        """Count a step of the runs that took it."""
+        self.counts += self._now
+        t = self.tensors
+        if not t.first:
+            t.first = {name: value.clone() for name, value in t.sums.items()}
+
+    # -- log and checkpoints -----------------------------------------------------------------------
+    @property
+    def first(self) -> dict[str, Tensor] | None:
+        """[R] loss terms of the phase's first step."""
+        found = {name: value.reshape(-1) for name, value in self.tensors.first.items()}
+        return found or None
+
+    @property
+    def steps(self) -> np.ndarray:
+        """[R] steps taken in this phase."""
+        return self.counts
+
+    def take_log(self) -> dict[str, Tensor]:
+        """Return the sums of the loss terms [R] since the last call, and reset them."""
+        found = {name: value.clone().reshape(-1) for name, value in self.tensors.sums.items()}
+        for value in self.tensors.sums.values():
+            value.zero_()
+        return found
+
+    def _saved(self) -> dict[str, Any]:
+        t = self.tensors
+        return {"sums": t.sums, "first": t.first, "values": self.collate.values}
+
+    def state_dict(self, run: int) -> dict[str, Any]:
+        """Return what an interrupted run needs besides its learner."""
+        saved = self._saved()
+        return dict(pick(saved, run)) if self.tensors.taken.ndim else saved
+
+    def load_state_dict(self, states: Sequence[dict[str, Any]], steps: Sequence[int]) -> None:
+        """Restore the states of all runs, with the number of steps each has taken."""
+        saved = stack(states) if self.tensors.taken.ndim else states[0]
+        t = self.tensors
+        t.sums, t.first, self.collate.values = saved["sums"], saved["first"], saved["values"]
+        self.counts = np.array(steps, dtype=int)
+        self.count_from(self._before)
+
+    def count_from(self, before: Sequence[int] | np.ndarray) -> None:
+        """Count on from the steps [R] of earlier phases of the task."""
+        self._before = np.array(before)
+        taken = torch.as_tensor(self._before + self.counts)
+        self.tensors.taken.copy_(taken.reshape(self.tensors.taken.shape))
+
+    def finite(self) -> Tensor:
+        """Return [R] whether all weights are finite."""
+        return torch.isfinite(self.tensors.vector).all(-1).reshape(-1)
+
+
+# -- pieces of a step ------------------------------------------------------------------------------
+
+
+def limit_gradient(flat: Tensor, norm: float, value: float) -> Tensor:
+    """Return gradients [..., P], each entry within `value`, each run's norm at most `norm`.
+
+    A bound of 0 is none.
+
+    Examples
+    --------
+    >>> limit_gradient(torch.tensor([3.0, -4.0]), norm=1.0, value=0.0).tolist()
+    [0.600..., -0.800...]
+    >>> limit_gradient(torch.tensor([3.0, -4.0]), norm=0.0, value=3.5).tolist()
+    [3.0, -3.5]
+    """
+    if value:
+        flat = flat.clamp(-value, value)
+    if norm:
+        length = flat.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        flat = flat * (norm / length).clamp(max=1.0)
+    return flat
+
+
+def average_weights_(
+    opt: OptimizerState, vector: Tensor, decay: float, alive: Tensor | None
+) -> None:
+    """Move the average [R?, M] of the weights towards `vector`; at first, set it."""
+    weight = torch.where(opt["t"] <= 1, 1.0, 1.0 - decay)
+    if alive is not None:
+        weight = torch.where(alive, weight, 0.0)
+    average = opt["average"]
+    average.add_((vector - average) * weight.unsqueeze(-1).to(vector.dtype))
+
+
+GROWTH_INTERVAL, GROWTH, BACKOFF = 2000, 2.0, 0.5  # those of torch.amp.GradScaler
+
+
+def adapt_loss_scale_(opt: OptimizerState, finite: Tensor, live: Tensor | None) -> None:
+    """Halve the loss scale of runs whose gradient overflowed; double it after many that did not."""
+    scale, streak = opt["scale"], opt["streak"]
+    longer = torch.where(finite, streak + 1, 0)
+    grown = longer >= GROWTH_INTERVAL
+    factor = torch.where(finite, torch.where(grown, GROWTH, 1.0), BACKOFF)
+    after, longer = scale * factor, torch.where(grown, 0, longer)
+    if live is not None:
+        after, longer = torch.where(live, after, scale), torch.where(live, longer, streak)
+    scale.copy_(after)
+    streak.copy_(longer)
+
+
+def shares_of(batch: Batch, count: int) -> list[tuple[Batch, Tensor]]:
+    """Split a batch [B] into batches of every `count`-th row, with their shares of the weight.
+
+    Means over the rows of the batch are the means of the parts, weighted by their shares.
+    """
+    total = batch.w.sum(-1)
+    found = []
+    for place in range(count):
+        part = batch.select(slice(place, None, count))
+        weight = part.w.sum(-1)
+        # a part of padding alone: any weights do, because its share is 0
+        part = part._replace(w=torch.where(weight > 0, part.w, 1.0))
+        found.append((part, weight / total))
+    return found
+
+
+def interleave(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Undo the split of `shares_of` in named values [b, ...].
+
+    Examples
+    --------
+    >>> interleave([{"a": torch.tensor([0, 2, 4])}, {"a": torch.tensor([1, 3])}])
+    {'a': tensor([0, 1, 2, 3, 4])}
+    """
+    count, lengths = len(parts), [len(next(iter(part.values()), ())) for part in parts]
+    starts = np.cumsum([0, *lengths])
+    order = [int(starts[i % count]) + i // count for i in range(sum(lengths))]
+    return {
+        name: torch.cat([part[name] for part in parts])[torch.tensor(order, device=value.device)]
+        for name, value in parts[0].items()
+    }
+
+
+def positions(mask: Tensor) -> Tensor | None:
+    """Return the positions where a mask [M] is true; None if there are none."""
+    places = mask.nonzero()[:, 0]
+    return places if len(places) else None
+
+
+def is_fusable(optimizer: Any, vector: Tensor) -> bool:
+    """Whether torch's fused optimisers do the arithmetic in the precision of the weights.
+
+    On CUDA they take the learning rate in float32, which would round a float64 run.
+    """
+    return isinstance(optimizer, Optimizer) and not (
+        vector.is_cuda and vector.dtype != torch.float32
+    )
