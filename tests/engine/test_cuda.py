@@ -70,6 +70,42 @@ class TestEveryMethod:
         assert apart(cuda, trained(runs, device="cpu", together=False)) < CLOSE
 
 
+OTHERS = {
+    "accumulate": 2, "batch_size": 8, "ema": 0.9, "schedule": "cosine", "warmup_steps": 3,
+    "nesterov": True, "clip_value": 0.05, "label_smoothing": 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("name", ["Finetune", "ER", "SI", "RWalk", "AGEM", "EWC"])
+def test_options_of_a_training(name, compile, together):
+    """Rates that change from step to step, parts of a batch, averages: recorded and compiled."""
+    method = toy_runs.shrink_memory(toy_runs.shrink_settings(make_default(getattr(methods, name))))
+    training = replace(toy_runs.EXACT, **OTHERS)
+    runs = toy_runs.make_runs(method, toy_runs.make_streams(), model="normed", training=training)
+    cuda = trained(runs, device="cuda", together=together, compile=compile)
+    assert apart(cuda, trained(runs, device="cpu", together=False)) < CLOSE
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+@pytest.mark.parametrize("model", ["mlp", "resnet32", {"name": "lenet", "padding": 2, "hidden": 8}])
+def test_half_precision(model, together):
+    """Overflow halves the scale inside of a recording; weights stay in single precision."""
+    runs = [
+        replace(run, model=model) for run in images(precision="fp16", lr=1e-3, loss="balanced")[:2]
+    ]
+    single = [replace(r, training=replace(r.training, precision="float32")) for r in runs]
+    for half, plain in zip(runs, single, strict=True):
+        found = trained([half, half], device="cuda", together=together)
+        near = trained([plain, plain], device="cuda", together=together)
+        for key, (vector, *_, opt) in found.items():
+            assert vector.dtype == torch.float32
+            assert torch.isfinite(vector).all()
+            assert 0 < float(opt["t"]) <= float(near[key][3]["t"])
+            assert 0 < toy_runs.largest_gap(vector, near[key][0]) < 0.1
+
+
 class Images(nn.Module):
     """Convolutions, batch norm, pooling: what channels-last must not change."""
 
@@ -113,7 +149,7 @@ def test_many_parameters_share_one_count_of_steps(optimizer, capture):
     [
         {}, {"optimizer": "adam", "lr": 1e-3}, {"augment": ("flip", "crop")}, {"clip": 0.1},
         {"iterations": 20}, {"incomplete_batch": "drop"}, {"schedule": "step", "milestones": (1,)},
-        {"evaluate_every": 7},
+        {"evaluate_every": 7}, OTHERS,
     ],
     ids=str,
 )  # fmt: skip

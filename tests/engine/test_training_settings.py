@@ -40,6 +40,10 @@ VALID = [
 ]
 STREAMS = [class_incremental(DATA, order=list(order)) for order in ORDERS]
 ADAM = {"optimizer": "adam", "lr": 0.003}
+OTHERS = {
+    "accumulate": 2, "batch_size": 8, "ema": 0.9, "schedule": "cosine", "warmup_steps": 3,
+    "clip_value": 0.05, "label_smoothing": 0.1,
+}  # fmt: skip
 
 
 def both(method: Method, streams: Sequence[Stream], model: str = "plain", **training: Any) -> None:
@@ -69,6 +73,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "binary": {"loss": "bce"},
     "evaluate": {"evaluate_every": 2},
     "evaluate, adam": {"evaluate_every": 3, **ADAM},
+    "everything else": {**OTHERS, "momentum": 0.9, "nesterov": True},
+    "everything else, adam kept": {**OTHERS, **ADAM, "optim_reset": False},
 }
 
 

@@ -35,7 +35,8 @@ class Training:
         of the epoch.
     accumulate
         Number of batches whose gradients are averaged for one optimiser step: as one batch of
-        `accumulate` times the rows, except that layers with batch statistics see each by itself.
+        `accumulate` times the rows, except that layers with batch statistics, and means over rows
+        replayed in batches of their own, see each by itself.
     lr, optimizer, momentum, nesterov, betas, weight_decay
         Learning rate; ``sgd``, ``adam`` or ``adamw``; momentum of SGD, and whether it is
         Nesterov's; betas of Adam and AdamW; weight decay, which AdamW decouples from the gradient.

@@ -53,8 +53,12 @@ class Classifier(nn.Module):
                 module.name = path  # two layers must not draw the same mask
 
     def forward(self, x: Tensor) -> Output:
-        features = self.backbone(x)
-        return Output(features, self.head(features))
+        return self._classify(self.backbone(x))
+
+    def _classify(self, features: Tensor) -> Output:
+        logits: Tensor = self.head(features)
+        # half precision has no number as low as the logit of a closed class
+        return Output(features, logits.float() if logits.dtype == torch.float16 else logits)
 
     def root(self, x: Tensor) -> Tensor:
         """The latent of x, [B, ...]."""
@@ -65,8 +69,7 @@ class Classifier(nn.Module):
     def top(self, z: Tensor) -> Output:
         """Compute the output from a latent."""
         self._need_split()
-        features = self._backbone.body(z)
-        return Output(features, self.head(features))
+        return self._classify(self._backbone.body(z))
 
     @property
     def features(self) -> int:

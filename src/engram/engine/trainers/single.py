@@ -202,7 +202,7 @@ class SingleTrainer(TrainingStep):
 
         `share`: the weight of this loss in that of a whole batch.
         """
-        net, state, opt = self.net, self.tensors.state, self.tensors.opt
+        net, state, scale = self.net, self.tensors.state, self.tensors.opt.get("scale")
         net.phase = self.phase
         # the main batch of a single run has no padding
         net.begin(batch.key, (batch.w,) if self._padded else batch.row_weights)
@@ -213,6 +213,7 @@ class SingleTrainer(TrainingStep):
             total: Tensor = sum(  # type: ignore[assignment]
                 term for name, term in terms.items() if not names or name in names
             )
+            scaled = total if scale is None else total * scale
         if not total.requires_grad:
             expected = "terms that depend on the weights (0 * net.task(batch) if none is to move)"
             raise bad(f"{type(self.method).__name__}.loss", expected, "constants")
@@ -220,11 +221,8 @@ class SingleTrainer(TrainingStep):
         if self._remembers and remembers:
             values = self.method.remember(net, batch, state)
             values = {name: value.detach() for name, value in values.items()}
-        scale = opt.get("scale")
         inputs = [*net.parameters, *([net.leaf] if net.touched else [])]
-        found = torch.autograd.grad(
-            total if scale is None else total * scale, inputs, allow_unused=True
-        )
+        found = torch.autograd.grad(scaled, inputs, allow_unused=True)
         parts, penalty = net.flatten_gradients(found), found[-1] if net.touched else None
         if scale is not None:
             parts = [part / scale for part in parts]

@@ -26,7 +26,7 @@ from engram.engine.training import Training
 from engram.learner.batch import NO_VALUES, Batch
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import pick, stack, tree_map
-from engram.methods.method import Method, State, Terms
+from engram.methods.method import Method, Phase, State, Terms
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -119,6 +119,7 @@ class TrainingStep:
         self.counts = np.zeros(len(learners), dtype=int)  # [R] steps in this phase
         self._now = np.ones(len(learners), dtype=bool)  # [R] which runs take the present step
         self._periods: set[int] = set()  # that `Update.every` was asked for
+        learners[0].networks.objective.was_called = False
 
     # -- what subclasses provide, besides the gradients --------------------------------------------
     @abstractmethod
@@ -274,6 +275,8 @@ class TrainingStep:
         self.counts += self._now
         t = self.tensors
         if not t.first:
+            if self.phase == Phase.name:
+                self.learners[0].networks.objective.check_called(type(self.method).__name__)
             t.first = {name: value.clone() for name, value in t.sums.items()}
 
     # -- log and checkpoints -----------------------------------------------------------------------
@@ -350,11 +353,12 @@ def average_weights_(
     opt: OptimizerState, vector: Tensor, decay: float, alive: Tensor | None
 ) -> None:
     """Move the average [R?, M] of the weights towards `vector`; at first, set it."""
-    weight = torch.where(opt["t"] <= 1, 1.0, 1.0 - decay)
-    if alive is not None:
-        weight = torch.where(alive, weight, 0.0)
     average = opt["average"]
-    average.add_((vector - average) * weight.unsqueeze(-1).to(vector.dtype))
+    share = vector.new_full((), 1.0 - decay)  # in the precision of the weights
+    weight = torch.where(opt["t"] <= 1, torch.ones_like(share), share)
+    if alive is not None:
+        weight = torch.where(alive, weight, torch.zeros_like(share))
+    average.add_((vector - average) * weight.unsqueeze(-1))
 
 
 GROWTH_INTERVAL, GROWTH, BACKOFF = 2000, 2.0, 0.5  # those of torch.amp.GradScaler
