@@ -345,7 +345,7 @@ def check_maps_without_host_decisions(method: Method) -> None:
     def step(vector: Tensor, buffers: Any, state: Any, batch: Batch) -> Any:
         t = replace(trainer.tensors, vector=vector, buffers=buffers, state=state)
         mapped = trainer.verbs.mapped()(*trainer.verbs.arguments(t, batch))
-        found, _ = trainer.verbs.results(mapped, None)
+        found, _ = trainer.verbs.results(mapped)
         if at.method.implements("step"):
             assert found.flat is not None and found.data is not None  # noqa: PT018
             after = vector - found.flat

@@ -21,8 +21,9 @@ from engram.deploy.new_task import (
     names_to_labels,
 )
 from engram.engine.backend import inference_numerics, probe_numerics
-from engram.engine.factory import DTYPES, LearnerFactory
+from engram.engine.factory import LearnerFactory
 from engram.engine.portable_state import PortableState, restore_state
+from engram.engine.training import PRECISIONS
 from engram.errors import bad, check_int
 from engram.learner.feed import Feed
 from engram.learner.networks import Net
@@ -81,7 +82,7 @@ class LearnerSnapshot:
             learner.networks.eval, {**learner.params, **learner.buffers}
         )
         self.precision = settings.training.precision
-        self.dtype = DTYPES[self.precision]
+        self.dtype = PRECISIONS[self.precision][0]
         self.labels: Array = names_to_labels(found.facts["classes"], kind)  # by column
         self.seen = (learner.opened >= 0).to(device)
         self.detectors, self.probes = dict(detectors), learner.probes

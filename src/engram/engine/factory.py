@@ -13,6 +13,7 @@ from engram.engine.backend import inference_numerics
 from engram.engine.pretraining import split_stream
 from engram.engine.run_definition import Run
 from engram.engine.stored_values import check_model_root, latent_outline
+from engram.engine.training import PRECISIONS
 from engram.learner.feed import FeatureFeed, Feed
 from engram.learner.learner import RunLearner
 from engram.learner.objectives import Objective
@@ -29,10 +30,6 @@ from engram.streams.stream_outline import StreamOutline
 MOST_KEPT_BYTES = 1 << 28  # of initial weights cached for further runs of the same seed
 # below this many multiply-adds the time of a step is overhead, which mapping divides between runs
 TINY_STEP = 3_000_000
-DTYPES = {
-    "float32": torch.float32, "tf32": torch.float32, "float64": torch.float64,
-    "bf16": torch.float32, "fp16": torch.float32,
-}  # fmt: skip
 
 
 class LearnerFactory:
@@ -78,7 +75,7 @@ class LearnerFactory:
         )  # fmt: skip
         if key not in self._feeds:
             made = Feed(
-                run.stream.data, device=self.device, dtype=DTYPES[run.training.precision],
+                run.stream.data, device=self.device, dtype=PRECISIONS[run.training.precision][0],
                 view=run.stream.view, augment=run.training.augment, axes=axes,
             )  # fmt: skip
             with inference_numerics(run.training.precision):
@@ -180,7 +177,7 @@ class LearnerFactory:
             self.device.type == "cuda" or _channels_last_pays(run, networks)
         )
         return networks.to(
-            self.device, DTYPES[run.training.precision], fused=fused,
+            self.device, PRECISIONS[run.training.precision][0], fused=fused,
             channels_last=(last or fused) and len(shape) == 3,
         )  # fmt: skip
 

@@ -7,7 +7,6 @@ The optimiser step is in `engram.engine.trainers`, the rows of a step in `engram
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -201,22 +200,6 @@ class PhaseTraining:
         """Return the learning rates [R, stop - start] of steps of this epoch."""
         return self.schedule.rates(self.trainer.steps, self.live[:, start:stop])
 
-    @contextmanager
-    def _scored_weights(self) -> Iterator[None]:
-        """Write the weights to be scored into the learners: those of the run, or their average."""
-        self.trainer.write_back()
-        if not self.training.ema:
-            yield
-            return
-        vectors = [one.vector for one in self.learners]
-        for one in self.learners:
-            one.vector = one.opt["average"]
-        try:
-            yield
-        finally:
-            for one, vector in zip(self.learners, vectors, strict=True):
-                one.vector = vector
-
     def stretches(self, slices: StepSlices) -> Iterator[tuple[int, int]]:
         """Iterate over (start, stop) of steps, cut where a curve or checkpoint may be due."""
         (_, start), steps, every = self.start, self.live.shape[1], self.training.evaluate_every
@@ -235,7 +218,7 @@ class PhaseTraining:
         if not curve and stop < self.live.shape[1]:
             return
         if curve:
-            with self._scored_weights():
+            with self.trainer.scored_weights():
                 self.log.curve.append((done, score_test_items(self.learners, self.methods)))
             count_scored(self.learners, held=False)
         if self.log.due:
@@ -250,7 +233,7 @@ class PhaseTraining:
         if not self.training.validates:
             self.schedule.after_epoch(epoch, {})
             return
-        with self._scored_weights():
+        with self.trainer.scored_weights():
             self.schedule.after_epoch(epoch, validate(self.learners, self.methods))
             if self.best is not None:
                 self.best.keep(self.schedule.improved)
@@ -259,9 +242,6 @@ class PhaseTraining:
         """Finish the phase: write weights, best epochs and memory into the learners."""
         self.log.record(self.trainer)
         self.trainer.close()
-        if self.training.ema:  # what is evaluated, kept, and learnt on from
-            for one in self.learners:
-                one.vector = one.opt["average"].clone()
         mark_diverged(self.learners, self.trainer, self.log)
         if self.best is not None:
             self.best.restore()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from engram.errors import bad, check_bool, check_choice, check_float, check_int
 from engram.learner.feed import AUGMENTATIONS
 from engram.learner.objectives import OBJECTIVES, SCOPES
@@ -16,7 +18,11 @@ INCOMPLETE_BATCHES = ("keep", "drop", "wrap")
 WHOLE_NUMBERS = (
     "iterations", "batch_size", "plateau_patience", "patience", "evaluate_every", "warmup_steps",
 )  # fmt: skip
-PRECISIONS = ("float32", "tf32", "float64", "bf16", "fp16")
+PRECISIONS: dict[str, tuple[torch.dtype, torch.dtype | None]] = {  # of weights; of autocast
+    "float32": (torch.float32, None), "tf32": (torch.float32, None),
+    "float64": (torch.float64, None), "bf16": (torch.float32, torch.bfloat16),
+    "fp16": (torch.float32, torch.float16),
+}  # fmt: skip
 
 
 @accept_old_names

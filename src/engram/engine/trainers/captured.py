@@ -122,9 +122,8 @@ class CapturedTrainer(SingleTrainer):
     def _rate(self) -> float | Tensor | None:
         return self.tensors.lr if self._fuses else None  # read by address
 
-    def close(self) -> None:
+    def _release(self) -> None:
         self._forget()
-        super().close()
 
     def _forget(self) -> None:
         """Discard all recordings: shapes changed, or the stage is over."""

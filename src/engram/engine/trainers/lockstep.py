@@ -43,12 +43,12 @@ from engram.engine.stored_values import (
 from engram.engine.trainers.cuda_graph import CapturedStep
 from engram.engine.trainers.step import (
     Gradients,
+    LossGradient,
     StepTensors,
     TrainingStep,
-    interleave,
     is_fusable,
     positions,
-    shares_of,
+    sum_over_parts,
 )
 from engram.engine.training import Training
 from engram.learner.batch import Batch
@@ -100,6 +100,7 @@ class LockstepTrainer(TrainingStep):
         self.verbs = MappedVerbs(
             self.method, self.networks, self.moving, phase=phase, remembers=self._remembers,
             latents=bool(self.collate.latents), accumulate=training.accumulate,
+            scales="scale" in self.tensors.opt,
         )  # fmt: skip
         self._teacher_outputs: tuple[Any, ...] = ()  # of older networks to a batch that stays
         self._rows: StepRows | None = None
@@ -180,7 +181,7 @@ class LockstepTrainer(TrainingStep):
             batch = self.collate(rows)  # type: ignore[arg-type]
         with self._precision():
             mapped = self.verbs.mapped()(*self._arguments(batch))
-        found, made = self.verbs.results(mapped, t.opt.get("scale"))
+        found, made = self.verbs.results(mapped)
         self._teacher_outputs = self._teacher_outputs or made
         self._apply(found, () if rows is None else rows.into)
         t.number.add_(1)  # type: ignore[union-attr]
@@ -343,9 +344,8 @@ class LockstepTrainer(TrainingStep):
         """Return the values [n, ...] of a run's first `items` slots."""
         return {k: table[run, :items].clone() for k, table in self.collate.values.items()}
 
-    def close(self) -> None:
+    def _release(self) -> None:
         self._forget()
-        self.write_back()
 
 
 # -- a method's verbs, mapped over all runs that train in lockstep ---------------------------------
@@ -366,17 +366,17 @@ class MappedVerbs:
         Whether the method says what is remembered of a batch.
     latents
         Whether inputs are latents, which only the main network's top sees.
-    accumulate
-        Number of parts of a batch whose gradients are added up.
+    accumulate, scales
+        Number of parts of a batch whose gradients are added up, and whether losses are scaled.
     """
 
     def __init__(
         self, method: Method, networks: Networks, moving: TrainableSlices, *, phase: str,
-        remembers: bool, latents: bool, accumulate: int = 1,
+        remembers: bool, latents: bool, accumulate: int = 1, scales: bool = False,
     ) -> None:  # fmt: skip
         self.method, self.networks, self.moving = method, networks, moving
         self.phase, self.remembers, self.latents = phase, remembers, latents
-        self.accumulate = accumulate
+        self.accumulate, self.weighs = accumulate, scales or accumulate > 1
         self.projects = method.implements("gradient")
         self.touches: bool | None = None  # whether the loss writes penalties on the vector
         self.padded = True  # whether some rows of a batch may not count
@@ -393,37 +393,25 @@ class MappedVerbs:
     def _gradient_function(self, apart: bool) -> Callable[..., Any]:
         """Return the gradient of the loss of one run; `apart`: penalties separately."""
         found = func_grad(self._loss_of_one, argnums=(0, 1) if apart else 0, has_aux=True)
-        if self.accumulate == 1:
-            return found
+        return partial(self._sum_over_parts, found) if self.weighs else found
 
-        def accumulated(
-            weights: Tensor, beside: Any, buffers: Any, state: Any, batch: Batch, *rest: Any
-        ) -> MappedGradients:
-            return self._accumulate(found, weights, beside, buffers, state, batch, *rest)
-
-        return accumulated
-
-    def _accumulate(
+    def _sum_over_parts(
         self, gradient: Callable[..., Any], weights: Tensor, beside: Any, buffers: Any, state: Any,
-        batch: Batch, hyper: Any, scale: Any, answers: tuple[Any, ...] = (), *rest: Any,
+        batch: Batch, hyper: Any, scale: Any, *rest: Any,
     ) -> MappedGradients:  # fmt: skip
-        """Add up the gradients of parts of the batch."""
-        total: Any = None
-        terms: dict[str, Tensor] = {}
-        values: list[dict[str, Tensor]] = []
-        for place, (part, share) in enumerate(shares_of(batch, self.accumulate)):
-            if not len(part.x):
-                continue
-            part = part._replace(key=torch.as_tensor(keys.fold(batch.key, "accumulate", place)))
-            weighted = {"scale": scale, "share": share}
-            found, (own, after, kept, _) = gradient(
-                weights, beside, buffers, state, part, hyper, weighted, answers, *rest
+        """Return the gradient of a loss that is scaled, or of parts of the batch, added up."""
+        now = {"buffers": buffers, "made": ()}
+
+        def compute(part: Batch, weight: Tensor) -> LossGradient:
+            found, (terms, after, values, now["made"]) = gradient(
+                weights, beside, now["buffers"], state, part, hyper, weight, *rest
             )
-            total = found if total is None else tree_map(torch.add, total, found)
-            terms = {name: terms.get(name, 0.0) + term for name, term in own.items()}
-            buffers = {k: torch.where(share > 0, v, buffers[k]) for k, v in after.items()}
-            values.append(kept)
-        return total, (terms, buffers, interleave(values), ())
+            before = now["buffers"]  # which a part of padding alone leaves as they are
+            now["buffers"] = {k: torch.where(weight > 0, v, before[k]) for k, v in after.items()}
+            return found, terms, values
+
+        found, terms, values = sum_over_parts(compute, batch, self.accumulate, scale)
+        return found, (terms, now["buffers"], values, now["made"])
 
     @property
     def _apart(self) -> bool:
@@ -441,25 +429,22 @@ class MappedVerbs:
         scale = t.opt.get("scale", ())
         return t.vector, beside, t.buffers, t.state, batch, t.hyper, scale, answers
 
-    def results(self, found: Any, scale: Tensor | None) -> tuple[Gradients, tuple[Any, ...]]:
+    def results(self, found: Any) -> tuple[Gradients, tuple[Any, ...]]:
         """Unpack gradients, and the outputs of older networks."""
         gradient, (terms, buffers, values, made) = found
         data, penalty = gradient if isinstance(gradient, tuple) else (gradient, None)
-        if self.projects:  # the update direction beside the gradient, without a scale
+        if self.projects:  # the update direction beside the gradient
             flat = penalty
         else:
-            if scale is not None:
-                data = data / scale[:, None]
-                penalty = None if penalty is None else penalty / scale[:, None]
             flat = data if penalty is None else data + penalty
         return Gradients(flat, [], data, terms, buffers, values), made
 
     def _loss_of_one(
         self, weights: Tensor, beside: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
-        scale: Any = (), answers: tuple[Any, ...] = (), names: tuple[str, ...] = (),
+        weight: Any = (), answers: tuple[Any, ...] = (), names: tuple[str, ...] = (),
         remembers: bool | None = None,
     ) -> tuple[Tensor, Any]:  # fmt: skip
-        """Compute the loss of one run, or some of its terms, with its other outputs."""
+        """Compute the loss of one run, or some of its terms, times a weight; and other outputs."""
         method = replace_values(self.method, hyper)
         net = FunctionalNet(
             self.networks, weights, buffers, key=batch.key,
@@ -474,12 +459,9 @@ class MappedVerbs:
         terms = check_loss_terms(method, method.loss(net, batch, state))
         if self.touches is None or net.touched:
             self.touches = net.touched
-        if isinstance(scale, dict):  # a part of a batch
-            terms = {name: term * scale["share"] for name, term in terms.items()}
-            scale = scale["scale"]
         total = sum(t for name, t in terms.items() if not names or name in names)
-        if isinstance(scale, Tensor):
-            total = total * scale
+        if isinstance(weight, Tensor):
+            total = total * weight
         found: dict[str, Tensor] = {}
         if self.remembers if remembers is None else remembers:  # of the pass that the loss made
             found = method.remember(net, batch, state)
@@ -503,8 +485,6 @@ class MappedVerbs:
             penalty = None
             if isinstance(data, tuple):
                 data, penalty = data
-            if isinstance(scale, Tensor):
-                data, penalty = data / scale, None if penalty is None else penalty / scale
             if at is None:  # running statistics follow the current weights alone
                 own["buffers"] = after
             if which is batch:

@@ -26,12 +26,12 @@ from engram.engine.sampler import StepRows
 from engram.engine.stored_values import frozen_root_names, make_empty_tables, stack_value_tables
 from engram.engine.trainers.step import (
     Gradients,
+    LossGradient,
     StepTensors,
     TrainingStep,
-    interleave,
     is_fusable,
     positions,
-    shares_of,
+    sum_over_parts,
 )
 from engram.engine.training import Training
 from engram.errors import bad
@@ -184,7 +184,8 @@ class SingleTrainer(TrainingStep):
         return partial(self._compute_or_undo, compute)
 
     def _loss_gradient(self) -> Callable[..., Gradients]:
-        return self._differentiate if self.training.accumulate == 1 else self._accumulate
+        weighs = self.training.accumulate > 1 or "scale" in self.tensors.opt
+        return self._differentiate_in_parts if weighs else self._differentiate
 
     def _compute_or_undo(self, compute: Callable[[Batch], Gradients], batch: Batch) -> Gradients:
         """Compute gradients over all ranks; if one is lost, undo the effects of the step."""
@@ -196,24 +197,20 @@ class SingleTrainer(TrainingStep):
             raise
 
     def _differentiate(
-        self, batch: Batch, *names: str, remembers: bool = True, share: Tensor | None = None
+        self, batch: Batch, *names: str, remembers: bool = True, weight: Tensor | None = None
     ) -> Gradients:
-        """Compute the gradient of the loss, or of some of its terms.
-
-        `share`: the weight of this loss in that of a whole batch.
-        """
-        net, state, scale = self.net, self.tensors.state, self.tensors.opt.get("scale")
+        """Compute the gradient of the loss, or of some of its terms; times a `weight`."""
+        net, state = self.net, self.tensors.state
         net.phase = self.phase
         # the main batch of a single run has no padding
         net.begin(batch.key, (batch.w,) if self._padded else batch.row_weights)
         with torch.enable_grad(), self._precision():
             terms = check_loss_terms(self.method, self.method.loss(net, batch, state))
-            if share is not None:
-                terms = {name: term * share for name, term in terms.items()}
             total: Tensor = sum(  # type: ignore[assignment]
                 term for name, term in terms.items() if not names or name in names
             )
-            scaled = total if scale is None else total * scale
+            if weight is not None:
+                total = total * weight
         if not total.requires_grad:
             expected = "terms that depend on the weights (0 * net.task(batch) if none is to move)"
             raise bad(f"{type(self.method).__name__}.loss", expected, "constants")
@@ -222,11 +219,8 @@ class SingleTrainer(TrainingStep):
             values = self.method.remember(net, batch, state)
             values = {name: value.detach() for name, value in values.items()}
         inputs = [*net.parameters, *([net.leaf] if net.touched else [])]
-        found = torch.autograd.grad(scaled, inputs, allow_unused=True)
+        found = torch.autograd.grad(total, inputs, allow_unused=True)
         parts, penalty = net.flatten_gradients(found), found[-1] if net.touched else None
-        if scale is not None:
-            parts = [part / scale for part in parts]
-            penalty = None if penalty is None else penalty / scale
         net.end()
         terms = {name: term.detach() for name, term in terms.items()}
         ranks = distributed.current_ranks()
@@ -240,22 +234,21 @@ class SingleTrainer(TrainingStep):
         flat = data if penalty is None else data + penalty
         return Gradients(flat, [], data, terms, values=values)
 
-    def _accumulate(self, batch: Batch, *names: str, remembers: bool = True) -> Gradients:
+    def _differentiate_in_parts(
+        self, batch: Batch, *names: str, remembers: bool = True
+    ) -> Gradients:
         """Do the same for parts of the batch, one after the other, and add up."""
-        found = [
-            self._differentiate(part, *names, remembers=remembers, share=share)
-            for part, share in shares_of(batch, self.training.accumulate)
-        ]
-        flat, data, parts = found[0].flat, found[0].data, found[0].parts
-        for one in found[1:]:
-            if one.flat is None:
-                parts = [old.add_(new) for old, new in zip(parts, one.parts, strict=True)]
-                continue
-            flat = one.flat if flat is None else flat + one.flat
-            data = one.data if data is None else data + one.data  # type: ignore[operator]
-        terms = {name: sum(one.terms[name] for one in found) for name in found[0].terms}
-        values = interleave([one.values for one in found])
-        return Gradients(flat, parts, data, terms, values=values)  # type: ignore[arg-type]
+
+        def compute(part: Batch, weight: Tensor) -> LossGradient:
+            one = self._differentiate(part, *names, remembers=remembers, weight=weight)
+            own = {"flat": one.flat, "data": one.data, "parts": tuple(one.parts)}
+            present = {name: value for name, value in own.items() if value is not None}
+            return present, one.terms, one.values
+
+        training, scale = self.training, self.tensors.opt.get("scale")
+        found, terms, values = sum_over_parts(compute, batch, training.accumulate, scale)
+        flat, data = found.get("flat"), found.get("data")
+        return Gradients(flat, list(found["parts"]), data, terms, values=values)
 
     def _project(self, batch: Batch) -> Gradients:
         """Compute the update direction by the method's `gradient`."""
@@ -303,7 +296,7 @@ class SingleTrainer(TrainingStep):
         return {name: table[:items].clone() for name, table in self.collate.values.items()}
 
     def close(self) -> None:
-        self.write_back()
+        super().close()
         self.net.release()
 
 

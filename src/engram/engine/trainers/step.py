@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -18,17 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram import keys
 from engram.engine.batches import Collator
 from engram.engine.optim import Optimizer, OptimizerState, make_optimizer
 from engram.engine.sampler import StepRows
 from engram.engine.stored_values import write_slots_
-from engram.engine.training import Training
+from engram.engine.training import PRECISIONS, Training
 from engram.learner.batch import NO_VALUES, Batch
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import pick, stack, tree_map
 from engram.methods.method import Method, Phase, State, Terms
-
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
@@ -123,6 +122,13 @@ class TrainingStep:
 
     # -- what subclasses provide, besides the gradients --------------------------------------------
     @abstractmethod
+    def write_back(self) -> None:
+        """Write the current weights into the learners."""
+
+    def _release(self) -> None:
+        """Let go of recordings."""
+
+    @abstractmethod
     def _follow(self, before: Tensor, data: Tensor) -> State:
         """Return the state after the method's `step`."""
 
@@ -167,7 +173,7 @@ class TrainingStep:
 
     def _precision(self) -> Any:
         """Return the context in which a loss is computed."""
-        dtype = AUTOCAST.get(self.training.precision)
+        _, dtype = PRECISIONS[self.training.precision]
         if dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self.tensors.vector.device.type, dtype=dtype)
@@ -321,6 +327,27 @@ class TrainingStep:
         taken = torch.as_tensor(self._before + self.counts)
         self.tensors.taken.copy_(taken.reshape(self.tensors.taken.shape))
 
+    @contextlib.contextmanager
+    def scored_weights(self) -> Iterator[None]:
+        """Let the learners have the weights to be scored: their own, or the average of these."""
+        self.write_back()
+        own = [one.vector for one in self.learners]
+        for one in self.learners:
+            one.vector = one.opt.get("average", one.vector)
+        try:
+            yield
+        finally:
+            for one, vector in zip(self.learners, own, strict=True):
+                one.vector = vector
+
+    def close(self) -> None:
+        """Finish the phase: the learners have the weights from which they go on."""
+        self._release()
+        self.write_back()
+        if self.training.ema:
+            for one in self.learners:
+                one.vector = one.opt["average"].clone()
+
     def finite(self) -> Tensor:
         """Return [R] whether all weights are finite."""
         return torch.isfinite(self.tensors.vector).all(-1).reshape(-1)
@@ -377,30 +404,56 @@ def adapt_loss_scale_(opt: OptimizerState, finite: Tensor, live: Tensor | None) 
     streak.copy_(longer)
 
 
-def shares_of(batch: Batch, count: int) -> list[tuple[Batch, Tensor]]:
+LossGradient = tuple[Any, Terms, dict[str, Tensor]]  # gradients, loss terms, values to remember
+
+
+def sum_over_parts(
+    compute: Callable[[Batch, Tensor], LossGradient], batch: Batch, count: int, scale: Any
+) -> LossGradient:
+    """Add up the gradients of `count` parts of a batch, of a loss that is scaled up meanwhile.
+
+    ``compute(part, weight)`` differentiates the loss of a part times its weight. `scale` is a
+    tensor [], or anything else for 1.
+    """
+    scaled = isinstance(scale, Tensor)
+    gradient, terms, values = None, dict[str, Tensor](), []
+    for part, share in split_batch(batch, count):
+        found, own, kept = compute(part, share * scale if scaled else share)
+        gradient = found if gradient is None else tree_map(torch.add, gradient, found)
+        terms = {name: terms.get(name, 0.0) + share * term for name, term in own.items()}
+        values.append(kept)
+    if scaled:
+        gradient = tree_map(lambda leaf: leaf / scale, gradient)
+    return gradient, terms, interleave(values)
+
+
+def split_batch(batch: Batch, count: int) -> list[tuple[Batch, Tensor]]:
     """Split a batch [B] into batches of every `count`-th row, with their shares of the weight.
 
     Means over the rows of the batch are the means of the parts, weighted by their shares.
     """
-    total = batch.w.sum(-1)
-    found = []
-    for place in range(count):
+    if count == 1:
+        return [(batch, torch.ones_like(batch.w[0]))]
+    total, found = batch.w.sum(-1), []
+    for place in range(min(count, len(batch.x))):
         part = batch.select(slice(place, None, count))
         weight = part.w.sum(-1)
         # a part of padding alone: any weights do, because its share is 0
-        part = part._replace(w=torch.where(weight > 0, part.w, 1.0))
-        found.append((part, weight / total))
+        w, key = torch.where(weight > 0, part.w, 1.0), keys.fold(batch.key, "accumulate", place)
+        found.append((part._replace(w=w, key=torch.as_tensor(key)), weight / total))
     return found
 
 
 def interleave(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Undo the split of `shares_of` in named values [b, ...].
+    """Undo the split of `split_batch` in named values [b, ...].
 
     Examples
     --------
     >>> interleave([{"a": torch.tensor([0, 2, 4])}, {"a": torch.tensor([1, 3])}])
     {'a': tensor([0, 1, 2, 3, 4])}
     """
+    if len(parts) == 1:
+        return parts[0]
     count, lengths = len(parts), [len(next(iter(part.values()), ())) for part in parts]
     starts = np.cumsum([0, *lengths])
     order = [int(starts[i % count]) + i // count for i in range(sum(lengths))]

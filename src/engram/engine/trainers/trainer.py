@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,6 +54,10 @@ class Trainer(Protocol):
 
     def write_back(self) -> None:
         """Write the current weights into the learners."""
+        ...
+
+    def scored_weights(self) -> AbstractContextManager[None]:
+        """Let the learners have the weights to be scored: their own, or the average of these."""
         ...
 
     def state_dict(self, run: int) -> dict[str, Any]:
