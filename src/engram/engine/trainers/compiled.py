@@ -218,9 +218,11 @@ class CompiledStep:
                 with warnings.catch_warnings():
                     # precision is a setting of the training; torch need not recommend another
                     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+                    warnings.filterwarnings("ignore", message=r"\s*Online softmax is disabled")
                     run(*inputs)  # torch compiles here, before anything is computed
             except _compiler_errors() as error:
-                reason = str(error).strip().splitlines()[0]
+                # the first line only names the compiler
+                reason = " ".join(str(error).split("\n\n")[0].split()[:60])
                 text = f"a step could not be compiled and runs without: {reason}"
                 warnings.warn(text, stacklevel=2)
                 run, inputs = self._step, list(self._places())
