@@ -323,7 +323,7 @@ FIELD_SYNONYMS = {
     "epochs": "numepochs nepochs trainepochs maxepochs",
     "batch_size": "bs minibatchsize trainbatchsize trainmbsize",
     "weight_decay": "wd l2",
-    "accumulate": "accumulategradbatches gradientaccumulationsteps gradaccumsteps accumulationsteps",
+    "accumulate": "accumulategradbatches gradientaccumulationsteps accumulationsteps",
     "ema": "exponentialmovingaverage averagedmodel emadecay polyak swa",
     "warmup_steps": "warmup numwarmupsteps linearwarmup",
     "clip_value": "clipgradvalue gradientclipval",

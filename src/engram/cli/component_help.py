@@ -191,9 +191,9 @@ def explain_field(thing: Any, field: str) -> str:
     Examples
     --------
     >>> from engram.engine.training import Training
-    >>> print(explain_field(Training, "clip"))
-    clip
-        Largest norm of the gradient, which is scaled down beyond it; 0: no clipping.
+    >>> print(explain_field(Training, "optim_reset"))
+    optim_reset
+        Reset the optimiser's state at every task.
     """
     entries = re.split(r"\n(?=\w)", _docstring_text(thing).partition("\n----------\n")[2])
     return next(one for one in entries if field in one.splitlines()[0].split(", "))
