@@ -205,7 +205,7 @@ def _data_with_broken_class() -> Data:
 
 def check_it_does_something(method: Method) -> None:
     """From the second task on, weights or scores differ from those of plain finetuning."""
-    verbs = ("replay", "loss", "gradient", "step", "scores", "start", "between", "finish")
+    verbs = ("replay", "loss", "gradient", "step", "scores", "start", "phases", "finish")
     if not any(method.implements(verb) for verb in (*verbs, "networks")):
         raise DoesNotApply("it is finetuning")
     mine, plain = (

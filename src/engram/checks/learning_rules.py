@@ -29,7 +29,7 @@ from engram.checks.toy_runs import (
     make_runs,
     make_streams,
     shrink_settings,
-    spy_on,
+    spy_on_host_verbs,
     train_runs,
     vary_floats,
 )
@@ -39,7 +39,7 @@ from engram.engine.evaluation import test_items
 from engram.errors import BadArgument, plural
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import leaves, nbytes
-from engram.methods.method import DECISIONS, Method
+from engram.methods.method import DECISIONS, HostVerb, Method
 from engram.streams import (
     Stream,
     class_incremental,
@@ -148,17 +148,14 @@ def check_finish_leaves_statistics_alone(method: Method) -> None:
     """Host verbs move no running statistics of batch normalisation; training does."""
     moved: list[str] = []
 
-    def watch(verb: str) -> Method:
-        def around(original: object, learner: RunLearner, task: Task, *more: object) -> None:
-            kept = {k: v.clone() for k, v in learner.buffers.items()}
-            original(learner, task, *more)  # type: ignore[operator]
-            if any(not torch.equal(v, learner.buffers[k]) for k, v in kept.items()):
-                moved.append(verb)
+    def around(verb: str, original: HostVerb, learner: RunLearner, task: Task) -> None:
+        kept = {k: v.clone() for k, v in learner.buffers.items()}
+        original(learner, task)
+        if any(not torch.equal(v, learner.buffers[k]) for k, v in kept.items()):
+            moved.append(verb)
 
-        return spy_on(shrink_settings(method), verb, around)
-
-    for verb in ("start", "between", "finish"):
-        trained = train_runs(make_runs(watch(verb), make_streams()[:1], model="normed"))
+    watched = spy_on_host_verbs(shrink_settings(method), around)
+    trained = train_runs(make_runs(watched, make_streams()[:1], model="normed"))
     require(
         not moved,
         f"{', '.join(sorted(set(moved)))} moves running statistics: pass rows "

@@ -9,7 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -36,7 +36,7 @@ from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import leaves, tree_map
 from engram.memory import Exemplars, Memory
 from engram.methods.join import Join
-from engram.methods.method import Method, Prologue
+from engram.methods.method import Method, Phase, Prologue
 from engram.records.stage_result import StageResult
 from engram.streams import Stream, class_incremental
 
@@ -117,7 +117,7 @@ def _asks_for_graphs(method: Method) -> bool:
     learner = Engine([run], device="cpu").learner(run)
     learner.open_classes(0)
     try:
-        call_verb(method.start, learner)
+        call_verb("start", method.start, learner)
     except BadArgument as error:
         return str(error).startswith("model:")
     return False
@@ -403,6 +403,24 @@ def enter_task(
     trainer = LockstepTrainer(learners, methods, training, slots=sampler.slots)
     trainer.load(rows, fixed=False)
     return TaskStart(method, learners, trainer, rows)
+
+
+def spy_on_host_verbs(method: Method, around: Callable[..., Any]) -> Method:
+    """A copy of a method whose host verbs go through ``around(name, original, learner, task)``."""
+
+    def watch(name: str) -> Callable[..., Any]:
+        return lambda original, *args: around(name, original, *args)
+
+    def phases(original: Callable[..., Any], stage: int) -> tuple[Phase, ...]:
+        return tuple(
+            replace(one, before=partial(watch("before"), one.before)) if one.before else one
+            for one in original(stage)
+        )
+
+    for name in ("start", "finish"):
+        if method.implements(name):
+            method = spy_on(method, name, watch(name))
+    return spy_on(method, "phases", phases) if method.implements("phases") else method
 
 
 def spy_on(method: Method, verb: str, around: Callable[..., Any]) -> Method:

@@ -31,7 +31,7 @@ from engram.engine.evaluation import (
 )
 from engram.engine.history import History, PhaseLog
 from engram.engine.optim import BestEpoch, Schedule, reset_optimizer
-from engram.engine.phases import call_between, list_phases, prepare_phase
+from engram.engine.phases import call_before, list_phases, prepare_phase
 from engram.engine.run_definition import check_validation
 from engram.engine.sampler import build_sampler, check_budget
 from engram.engine.stored_values import encode_latents, freeze_root
@@ -76,8 +76,8 @@ def train_task(
     encode_latents(learners, methods[0], stage)
     for number, phase in list_phases(methods[0], stage, points):
         resumed = bool(points) and number == points[0].position[0]
-        if number and not resumed:
-            call_between(learners, methods, phase)
+        if not resumed:
+            call_before(learners, methods, number)
         with prepare_phase(learners, training, phase, number, resumed) as (settings, free):
             now = PhaseTraining(
                 learners, methods, settings, phase, number, mapped=mapped, capture=capture,

@@ -150,12 +150,11 @@ def _row_versions(tasks: tuple[Task, ...]) -> list[int]:
     return [_version(getattr(task, kind)) for task in tasks for kind in ROW_PARTS]
 
 
-def call_verb(verb: Callable[..., Any], learner: RunLearner, *more: Any) -> None:
-    """Call ``method.start``, ``method.between`` or ``method.finish`` for one learner."""
+def call_verb(name: str, verb: Callable[..., Any], learner: RunLearner) -> None:
+    """Call ``method.start``, ``method.finish`` or what a phase calls before it for one learner."""
     shape = learner.vector.shape
     with open_proxy(learner) as proxy:
-        returned = verb(proxy, learner.task, *more)
-    name = f"{type(getattr(verb, '__self__', None)).__name__}.{verb.__name__}"
+        returned = verb(proxy, learner.task)
     if returned is not None:
         edits = "it edits the learner: learner.state = {...} keeps tensors"
         raise bad(name, f"nothing to be returned, because {edits}", returned)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 from weakref import WeakSet
 
@@ -49,6 +49,7 @@ DECISIONS = {"single": "argmax", "set": "threshold"}
 ARGMAX_OR_THRESHOLD = ("argmax", "threshold")
 State = dict[str, Any]
 Terms = dict[str, Tensor]
+HostVerb = Callable[[RunLearner, Task], None]  # plain Python for one learner
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,10 @@ class Phase:
         Prefixes of parameter names, such as ``"net.head"``; only those are trained. Empty: all.
     epochs, iterations, lr
         Override the recipe's; 0 keeps them.
+    before
+        A function ``before(learner, task)`` of the method, called on the host before the phase, the
+        first one included (there after `Method.start`). It may change the same as `start`: prune
+        the network, choose the exemplars that the phase trains on, take a snapshot.
 
     Examples
     --------
@@ -180,6 +185,8 @@ class Phase:
     epochs: int = 0
     iterations: int = 0
     lr: float = 0.0
+    # what it does depends on the method, which is compared for itself
+    before: HostVerb | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_choice("phase.rows", self.rows, ("task", "memory", "both", "none"))
@@ -188,6 +195,9 @@ class Phase:
         check_float("phase.lr", self.lr)
         if self.epochs and self.iterations:
             raise bad("phase.iterations", "0 where epochs are given", self.iterations)
+        if self.before is not None and (not callable(self.before) or self.rows == "none"):
+            wanted = "a function (learner, task), of a phase that trains"
+            raise bad("phase.before", wanted, self.before)
 
 
 @dataclass(frozen=True)
@@ -236,8 +246,8 @@ class RootFile:
 class Method:
     """Base class of all methods; as it stands, it is finetuning.
 
-    Override what differs. ``start``, ``between`` and ``finish`` run on the host for one learner and
-    may use any Python; the other verbs are pure.
+    Override what differs. ``start``, ``finish`` and what a `Phase` calls before it run on the host
+    for one learner and may use any Python; the other verbs are pure.
     """
 
     reads: ClassVar[str] = "own"  # "past": may read the training rows of earlier tasks
@@ -262,7 +272,7 @@ class Method:
         return None
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
-        """The training phases of a task, in order, with `between` before each further one."""
+        """The training phases of a task, in order."""
         return (Phase(),)
 
     def networks(self, stream: StreamOutline) -> MethodNetworks:
@@ -299,12 +309,6 @@ class Method:
     def step(self, update: Update, state: State) -> State:
         """Pure, after the optimiser: the state after an `Update`."""
         return state
-
-    def between(self, learner: RunLearner, task: Task, phase: Phase) -> None:
-        """Between two phases of a task, before `phase`; may change the same as `start`.
-
-        For example prune the network, choose exemplars for a second phase, or take a snapshot.
-        """
 
     def finish(self, learner: RunLearner, task: Task) -> None:
         """After a task: estimate importances, update the memory, fit a second stage."""
@@ -343,6 +347,7 @@ REMOVED = {
     "interval": "let step(update, state) ask update.every(n), which is None in other steps",
     "every_n_steps": "let step(update, state) ask update.every(n)",
     "pace": "let step(update, state) ask update.every(n)",
+    "between": "let phases return Phase(..., before=self.prepare), a function (learner, task)",
 }
 _CHECKED_CLASSES = WeakSet[type]()  # each class is checked once
 
