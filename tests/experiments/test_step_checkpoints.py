@@ -29,7 +29,7 @@ from tests.probes import test_probes as probes
 
 METHODS = (
     "Finetune", "ER", "EWC", "SI", "RWalk", "LwF", "AGEM", "GEM", "ICaRL", "DERpp", "ERACE",
-    "GDumb", "SLDA", "LatentReplay", "Joint", "DGR", "LGR",
+    "GDumb", "SLDA", "LatentReplay", "Joint", "DGR", "LGR", "BiC",
 )  # fmt: skip
 CHANGED = {  # a prologue of few steps
     "LatentReplay": methods.LatentReplay(root_iterations=6),

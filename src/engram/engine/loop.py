@@ -128,6 +128,8 @@ def open_task(
     if resumed:
         for learner in learners:
             learner.enter(stage)
+            if learner.resume_point is not None:
+                learner.aside = learner.resume_point.tensors["aside"]
     else:
         vectors = torch.stack([one.vector for one in learners]).unbind(0)  # one call, not thousands
         for learner, vector in zip(learners, vectors, strict=True):
@@ -274,7 +276,7 @@ class PhaseTraining:
 def finish_task(learners: Sequence[RunLearner], methods: Sequence[Method]) -> None:
     """Call `Method.finish` for all runs that have not diverged."""
     for one in learners:
-        one.latents = {}
+        one.latents, one.aside = {}, None
     alive = [i for i, one in enumerate(learners) if one.diverged < 0]
     host_verbs.call_for_all_with_values(
         [learners[i] for i in alive], [methods[i] for i in alive], "finish"

@@ -20,10 +20,11 @@ from engram.streams.stream_outline import StreamOutline, refuse_attribute
 WRITABLE = ("vector", "buffers", "free", "state", "opt", "exemplars")  # read and assign
 READABLE = ("seed", "stage", "scope", "reads", "device", "task", "seen", "new", "known", "diverged",
          "params", "networks", "layout", "snapshot", "net", "class_weights", "nbytes")  # fmt: skip
-GUARDED = ("labels", "batch", "outputs", "average_gradient")  # access to data, checked
+# access to data, checked
+GUARDED = ("labels", "batch", "outputs", "average_gradient", "set_aside")
 COPIED = ("opened", "stream")  # returned as copies
 HIDDEN = ("feed", "guard", "ledger", "items", "complete_items", "collate", "group_batch",
-          "open_classes", "enter", "units", "latents")  # fmt: skip
+          "open_classes", "enter", "units", "latents", "aside")  # fmt: skip
 KNOWN = (*WRITABLE, *READABLE, *GUARDED, *COPIED)
 _PLAIN = frozenset((*WRITABLE, *READABLE))
 

@@ -112,11 +112,6 @@ class ReplaySpec:
     the current task; the engine then maintains the exemplars, and ``finish`` need not. With
     ``separate``, `draws` batches are drawn per step.
 
-    ``held=10`` holds out every tenth exemplar of each class, from the second on: no batch of any
-    task contains it, so a second stage can be fitted on it. Rows of the current task that will
-    take such places in the memory are not trained on either, which needs ``union`` and a memory
-    with the policy ``random``.
-
     ``latent=True`` trains only the top of the network, on latents: when the task begins, its rows
     go through the root once, in eval mode, and ``batch.x`` holds latents from then on; those of
     exemplars are what `Method.remember` stored under that name.
@@ -127,7 +122,6 @@ class ReplaySpec:
     renew: str = "task"
     draws: int = 1
     latent: bool = False
-    held: int = 0
 
     def __post_init__(self) -> None:
         check_choice("replay.kind", self.kind, REPLAYS)
@@ -137,8 +131,6 @@ class ReplaySpec:
             raise bad("replay.renew", "'task' unless the kind is pair or separate", self.renew)
         if check_int("replay.draws", self.draws, 1) > 1 and self.kind != "separate":
             raise bad("replay.draws", "1 unless the kind is separate", self.draws)
-        if check_int("replay.held", self.held) == 1 or (self.held and self.kind != "union"):
-            raise bad("replay.held", "0, or at least 2 where the kind is union", self.held)
         if self.latent and (self.kind in ("past", "complete") or self.renew == "step"):
             wanted = "False where inputs of earlier tasks are read, or renew is 'step'"
             raise bad("replay.latent", wanted, self.latent)
