@@ -38,6 +38,7 @@ from engram.methods import AGEM, DGR, ER, EWC, LGR, SI, ICaRL, LwF
 from engram.methods.method import Method, ReplaySpec
 from engram.methods.quadratic_penalty import quadratic_penalty
 from engram.models import layers
+from engram.per_run import PerRun
 
 Check = Callable[[Any], None]
 
@@ -319,7 +320,7 @@ class TestLeaks:
 class Brings(Method):
     """A network of its own, one number of which is a setting, and a way home."""
 
-    slope: float = 0.5
+    slope: PerRun = 0.5
 
     def networks(self, stream):
         return {"own": nn.Sequential(nn.Linear(6, 4), nn.LeakyReLU(self.slope), nn.Linear(4, 1))}

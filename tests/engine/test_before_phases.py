@@ -14,6 +14,7 @@ from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import EWC, Join
 from engram.methods.method import Method, Phase
+from engram.per_run import PerRun
 from tests.refusals import refuses
 
 
@@ -21,7 +22,7 @@ from tests.refusals import refuses
 class Pruned(Method):
     """Small weights of the backbone are set to 0 after a first training, and stay there."""
 
-    share: float = 0.5
+    share: PerRun = 0.5
 
     def phases(self, stage):
         return Phase(epochs=2), Phase(name="again", epochs=2, before=self.prune)
@@ -81,7 +82,7 @@ def test_a_memory_may_be_chosen_between_phases():
 class Halved(Method):
     """Every task begins with half of the weights; the first phase has a `before`, too."""
 
-    share: float = 0.5
+    share: PerRun = 0.5
 
     def phases(self, stage):
         return Phase(before=self.shrink), Phase(name="again")

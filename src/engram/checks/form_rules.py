@@ -350,7 +350,7 @@ def check_declarations(method: Method) -> None:
     )
     held = [n for n, value in vars(method).items() if isinstance(value, Memory)]
     require(
-        not held or method.memory_budget is not None,
+        not held or method.memory is not None,
         f"the field {', '.join(held)} holds a Memory, but the budget is read from a field called "
         "memory: rename it",
     )
@@ -409,7 +409,7 @@ def check_verbs_are_known(method: Method) -> None:
         fault = describe_wrong_arguments(type(method), verb)
         require(not fault, find_place(type(method), verb) + fault)
     library = type(method).__module__.startswith("engram.")
-    own = any(method.implements(verb) for verb in VERBS) or method.head != Method.head
+    own = any(method.implements(verb) for verb in VERBS) or method.head != Method().head
     require(
         own or library,
         f"{name} overrides no verb, so it is plain finetuning: write at least one of "

@@ -37,6 +37,7 @@ from engram.learner.tensor_tree import leaves, tree_map
 from engram.memory import Exemplars, Memory
 from engram.methods.join import Join
 from engram.methods.method import Method, Phase, Prologue
+from engram.per_run import per_run_fields
 from engram.records.stage_result import StageResult
 from engram.streams import Stream, class_incremental
 
@@ -310,27 +311,30 @@ def shrink_memory(method: Method) -> Method:
     sizes = {"total": 12, "per_class": 2, "per_task": 3}
 
     def smaller(part: Method) -> Method:
-        memory = getattr(part, "memory", None)
-        if not isinstance(memory, Memory):
+        memory = part.memory
+        given = "memory" in {field.name for field in fields(part)}
+        if not given or not isinstance(memory, Memory):
             return part
-        given = {k: v for k, v in sizes.items() if getattr(memory, k) is not None}
-        return replace(part, memory=replace(memory, **given))  # type: ignore[call-arg, arg-type]
+        small = {k: v for k, v in sizes.items() if getattr(memory, k) is not None}
+        return replace(part, memory=replace(memory, **small))  # type: ignore[call-arg, arg-type]
 
     return change_parts(method, smaller)
 
 
-def vary_floats(method: Method, count: int) -> list[Method]:
-    """Copies of a method whose float fields differ, as far as the method accepts them."""
-    found = [method]
-    for number in range(1, count):
-        found.append(change_parts(method, lambda part, n=number: _scale_floats(part, 0.5**n)))
-    return found
+def vary_options(method: Method, count: int) -> list[Method]:
+    """Copies of a method whose `PerRun` options differ, as far as the method accepts them."""
+    return [method] + [
+        change_parts(method, lambda part, n=number: scale_floats(part, 0.5**n, declared=True))
+        for number in range(1, count)
+    ]
 
 
-def _scale_floats(part: Method, factor: float) -> Method:
+def scale_floats(part: Method, factor: float, *, declared: bool = False) -> Method:
+    """The method with other floats: all that it accepts, or those `declared` as `PerRun`."""
+    names = per_run_fields(type(part))
     for field in fields(part):
         value = getattr(part, field.name)
-        if field.init and isinstance(value, float):
+        if field.init and isinstance(value, float) and (field.name in names or not declared):
             part = replace_field(part, field.name, value * factor)
     return part
 

@@ -474,7 +474,7 @@ def _memories_to_replay(
 
 def _reservoir_slots(method: Method) -> int:
     """Slots of a reservoir that is renewed with every step."""
-    memory = method.memory_budget
+    memory = method.memory
     if memory is None or memory.policy != "reservoir":
         wanted = f"a reservoir for {type(method).__name__}, as in Memory(total=500, "
         raise bad("memory", wanted + "policy='reservoir'), because replay has renew='step'", memory)
@@ -483,7 +483,7 @@ def _reservoir_slots(method: Method) -> int:
 
 def check_budget(learner: RunLearner, method: Method) -> None:
     """Refuse more exemplars than the method declared."""
-    memory, stage = method.memory_budget, learner.stage
+    memory, stage = method.memory, learner.stage
     limit: int | None = 0
     if memory is not None:
         seen = learner.stream.visible[: stage + 1]  # a class that comes back is a group of its own

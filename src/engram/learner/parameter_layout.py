@@ -19,6 +19,12 @@ from torch import Tensor, nn
 from engram.errors import bad, check_choice, check_float
 from engram.learner.objectives import Objective
 from engram.learner.structural_key import structural_key
+from engram.models.classifier import (
+    EdgeLayers,
+    read_edge_layers,
+    read_traits,
+    read_unmappable,
+)
 from engram.models.conv_blocks import ConvBlocks
 from engram.models.functional_call import find_tied_names
 from engram.models.layers import Dropout
@@ -107,11 +113,11 @@ class Networks:
         of_main = [name.startswith("net.") for name in self.layout.shapes]
         self.main_size = sum(compress(self.layout.sizes, of_main))  # parameters of the main network
         self.main_buffers = [name for name in self.buffer_names if name.startswith("net.")]
-        rows = getattr(networks["net"], "class_rows", ())
-        self.class_rows = [f"net.{name}" for name in rows]
+        traits = read_traits(networks["net"])
+        self.class_rows = [f"net.{name}" for name in traits.class_rows]
         # memory order of a sample's axes that the main network prefers; None: as stored
-        orders = (getattr(module, "sample_axes", None) for module in networks["net"].modules())
-        self.sample_axes: tuple[int, ...] | None = next(filter(None, orders), None)
+        self.sample_axes = traits.sample_axes
+        self.splits = traits.splits  # whether the main network consists of a root and a top
         # whether images and 2d convolutions are in channels-last format, and whether layers are
         # fused into custom kernels; see `to`
         self.channels_last = self.fused = False
@@ -126,7 +132,7 @@ class Networks:
     @property
     def unmappable(self) -> tuple[str, ...]:
         """Reasons why runs cannot be mapped over one skeleton; empty if they can."""
-        reasons = (getattr(network, "unmappable", ()) for network in self.train.children())
+        reasons = (read_unmappable(network) for network in self.train.children())
         return tuple(reason for some in reasons for reason in some)
 
     def places(self, name: str) -> tuple[int, int]:
@@ -139,9 +145,12 @@ class Networks:
         return found[0], found[1]
 
     @property
-    def splits(self) -> bool:
-        """Whether the main network consists of a root and a top."""
-        return bool(getattr(self.train.get_submodule("net"), "splits", False))
+    def edge_layers(self) -> EdgeLayers | None:
+        """The graph layers of the main network, by names as in `Net.__call__`, if it has any."""
+        found = read_edge_layers(self.eval.get_submodule("net"))
+        if found is None:
+            return None
+        return EdgeLayers(found.edges, tuple(f"net.{name}" for name in found.linear))
 
     @cached_property
     def root_names(self) -> list[str]:

@@ -20,6 +20,7 @@ from engram.memory import Exemplars, Memory, check_memory
 from engram.methods.icarl import soft_targets
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
 from engram.models.forward_pass import Output
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 VARIANTS = ("softmax", "sigmoid", "distil")
@@ -102,9 +103,9 @@ class BiC(Method):
 
     memory: Memory = field(default=Memory(total=500))
     variant: str = "softmax"
-    temperature: float = 2.0
+    temperature: PerRun = 2.0
     hold_every: int = 10
-    shift_decay: float = 0.1
+    shift_decay: PerRun = 0.1
     history: str = "latest"
     label_scope: str = "all"
 
@@ -123,7 +124,7 @@ class BiC(Method):
             raise bad("history", f"'latest' for variant {self.variant}", self.history)
 
     @property
-    def decides(self) -> tuple[str, ...]:  # type: ignore[override]
+    def decides(self) -> tuple[str, ...]:
         return ("argmax",) if self.variant == "softmax" else ARGMAX_OR_THRESHOLD
 
     def replay(self, stage: int) -> ReplaySpec:

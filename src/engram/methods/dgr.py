@@ -18,6 +18,7 @@ from engram.learner.parameter_layout import OPTIMIZERS
 from engram.losses import CLOSED_LOGIT, distill_rows, mean
 from engram.methods.method import Method, MethodNetworks, Network, Phase, State, Terms
 from engram.models.vae_generator import LIKELIHOODS, VAEGenerator
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 from engram.streams.stream_outline import StreamOutline
 
@@ -105,8 +106,8 @@ class DGR(Method):
     generates: ClassVar[str] = "inputs"
 
     distill: bool = False
-    temperature: float = 2.0
-    ratio: float | None = None
+    temperature: PerRun = 2.0
+    ratio: PerRun | None = None
     kd_new_classes: str = "zero_pad"
     size: int = 0
     passes: str = "joint"

@@ -18,6 +18,7 @@ from engram.learner.networks import Net
 from engram.memory import Memory
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Gradient, Method, ReplaySpec, State, Terms
 from engram.methods.quadratic_penalty import check_floats
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 NARROW, WIDE = 1 << 14, 1 << 20  # columns of a block: to fit a CPU cache, to fill a GPU
@@ -110,10 +111,10 @@ class GEM(Method):
 
     decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
-    margin: float = 0.5
-    eps: float = 1e-3
+    margin: PerRun = 0.5
+    eps: PerRun = 1e-3
     size: int = 0
-    counted: float = 1.0
+    counted: PerRun = 1.0
     redraw: bool = False
     memory: Memory = field(default=Memory(fraction=0.2))
 

@@ -85,22 +85,22 @@ class Join(Method):
 
     # -- declarations ----------------------------------------------------------------------------
     @property
-    def reads(self) -> str:  # type: ignore[override]
+    def reads(self) -> str:
         return "past" if any(part.reads == "past" for part in self.parts) else "own"
 
     @property
-    def head(self) -> str | Mapping[str, Any]:  # type: ignore[override]
+    def head(self) -> str | Mapping[str, Any]:
         return _common_head(self.parts)
 
     @property
-    def decides(self) -> tuple[str, ...]:  # type: ignore[override]
+    def decides(self) -> tuple[str, ...]:
         return tuple(
             how for how in ARGMAX_OR_THRESHOLD if all(how in part.decides for part in self.parts)
         )
 
     @property
-    def memory_budget(self) -> Memory | None:
-        budgets = (part.memory_budget for part in self.parts)
+    def memory(self) -> Memory | None:
+        budgets = (part.memory for part in self.parts)
         return next((budget for budget in budgets if budget is not None), None)
 
     def implements(self, verb: str) -> bool:
@@ -226,5 +226,5 @@ def _common_head(parts: Sequence[Method]) -> str | Mapping[str, Any]:
 
 def _part_provides(part: Method, verb: str) -> bool:
     if verb == "replay":  # penalty methods implement it, but may have no memory
-        return part.memory_budget is not None or part.replay(1) != ReplaySpec()
+        return part.memory is not None or part.replay(1) != ReplaySpec()
     return part.implements(verb)

@@ -16,6 +16,7 @@ from engram.losses import bce_rows, mean, multi_hot
 from engram.memory import Memory, check_memory
 from engram.methods.icarl import distillation_targets
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 VARIANTS = ("full", "no_margin", "distil", "distil_no_margin")
@@ -152,12 +153,12 @@ class LUCIR(Method):
 
     memory: Memory = field(default=Memory(per_class=20, policy="herding"))
     variant: str = "full"
-    scale: float = 10.0
-    strength: float = 5.0
+    scale: PerRun = 10.0
+    strength: PerRun = 5.0
     growth: str = "old_new"
-    margin: float = 0.5
+    margin: PerRun = 0.5
     hardest: int = 2
-    push: float = 1.0
+    push: PerRun = 1.0
     margin_reduce: str = "mean"
 
     def __post_init__(self) -> None:
@@ -172,7 +173,7 @@ class LUCIR(Method):
         check_int("hardest", self.hardest, 1)
 
     @property
-    def head(self) -> dict[str, Any]:  # type: ignore[override]
+    def head(self) -> dict[str, Any]:
         return {"name": "cosine", "scale": self.scale}
 
     def replay(self, stage: int) -> ReplaySpec:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from torch import Tensor, nn
@@ -242,18 +242,52 @@ class Method:
     for one learner and may use any Python; the other verbs are pure.
     """
 
-    reads: ClassVar[str] = "own"  # "past": may read the training rows of earlier tasks
-    # the output layer the method needs: linear | cosine | {"name": "cosine", "scale": 10}
-    head: ClassVar[str | Mapping[str, Any]] = "linear"
-    # how predictions can be made from its scores: by argmax, or also by a threshold
-    # (ARGMAX_OR_THRESHOLD) if training moves the score of each label above or below 0, as
-    # `net.task` does on label sets
-    decides: ClassVar[tuple[str, ...]] = ("argmax",)
-    for_label_sets: ClassVar[str] = ""  # options that allow a threshold, for error messages
-
     def __new__(cls, *_args: Any, **fields: Any) -> Self:
         check_fields(cls, fields)
         return super().__new__(cls)
+
+    # -- declarations, which a class overrides by an attribute or, if they follow from its options,
+    # -- by a property
+
+    @property
+    def reads(self) -> str:
+        """``own``, or ``past``: may read the training rows of earlier tasks."""
+        return "own"
+
+    @property
+    def head(self) -> str | Mapping[str, Any]:
+        """The output layer it needs: linear | cosine | {"name": "cosine", "scale": 10}."""
+        return "linear"
+
+    @property
+    def decides(self) -> tuple[str, ...]:
+        """How predictions can be made from its scores: by argmax, or also by a threshold.
+
+        The latter (`ARGMAX_OR_THRESHOLD`) if training moves the score of each label above or below
+        0, as `net.task` does on label sets.
+        """
+        return ("argmax",)
+
+    @property
+    def for_label_sets(self) -> str:
+        """The options that allow a threshold, if others do not: for error messages."""
+        return ""
+
+    @property
+    def grows(self) -> bool:
+        """Whether its state grows with the number of tasks."""
+        return False
+
+    if TYPE_CHECKING:
+
+        @property
+        def memory(self) -> Memory | None:
+            """The exemplar memory, if any; usually a field."""
+
+    else:
+        memory = None  # not a property, over which no field without a default could be set
+
+    # -- verbs
 
     def replay(self, stage: int) -> ReplaySpec:
         """Which rows a batch contains; fixed within a stage."""
@@ -309,11 +343,6 @@ class Method:
         """Pure. [B, C] scores of the classes; the engine masks closed ones afterwards."""
         return output.logits
 
-    @property
-    def memory_budget(self) -> Memory | None:
-        """The exemplar memory of the method, if any."""
-        return getattr(self, "memory", None)
-
     def implements(self, verb: str) -> bool:
         """Whether the method overrides a verb."""
         return getattr(type(self), verb) is not getattr(Method, verb)
@@ -339,6 +368,7 @@ REMOVED = {
     "interval": "let step(update, state) ask update.every(n), which is None in other steps",
     "every_n_steps": "let step(update, state) ask update.every(n)",
     "pace": "let step(update, state) ask update.every(n)",
+    "memory_budget": "call it memory, a field or a property",
     "between": "let phases return Phase(..., before=self.prepare), a function (learner, task)",
 }
 _CHECKED_CLASSES = WeakSet[type]()  # each class is checked once

@@ -20,6 +20,7 @@ from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.memory import Memory, check_memory
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 NORMS = ("minmax_global", "max_only", "per_tensor")
@@ -165,7 +166,7 @@ class Anchored(Method):
 
     decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
-    strength: float = 1.0
+    strength: PerRun = 1.0
     memory: Memory | None = None
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engram import Method, keys
+from engram import Method, PerRun, keys
 from engram.losses import distill_rows, mean
 
 
@@ -41,8 +41,8 @@ class GenerativeReplay(Method):
 
     width: int = 16
     latent: int = 4
-    share: float = 1.0
-    rate: float = 0.02
+    share: PerRun = 1.0
+    rate: PerRun = 0.02
 
     def networks(self, stream):
         return {"generator": Generator(stream.data.sample_shape, self.width, self.latent)}

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from engram import Memory, Method, ReplaySpec
+from engram import Memory, Method, PerRun, ReplaySpec
 from engram.losses import mean
 
 CLOSED = -2.0  # below every cosine
@@ -29,10 +29,10 @@ class LUCIR(Method):
 
     head: ClassVar[str] = "cosine"
     memory: Memory = field(default=Memory(per_class=8, policy="herding"))
-    hold: float = 1.0
-    margin: float = 0.5
+    hold: PerRun = 1.0
+    margin: PerRun = 0.5
     hardest: int = 2
-    push: float = 1.0
+    push: PerRun = 1.0
 
     def replay(self, stage):
         return ReplaySpec("union")
