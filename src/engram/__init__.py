@@ -81,6 +81,7 @@ _PACKAGES = (
     "io",
     "keys",
     "learner",
+    "linear_algebra",
     "losses",
     "memory",
     "methods",

@@ -329,7 +329,7 @@ class Brings(Method):
         learner.state = {"home": learner.networks.initial()[0]}
 
     def loss(self, net, batch, state):
-        found = net.at("own")(batch.x.flatten(1)).squeeze(-1)
+        found = net.own(batch.x.flatten(1)).squeeze(-1)
         away = (net.vector - state["home"]).square().sum()
         own = mean((found - 1).square(), batch.w)
         return {"task": net.task(batch), "own": 0.1 * own, "home": 0.1 * away}
@@ -394,9 +394,9 @@ class TestCompany:
         healthy(check, Weighs())
 
         def deaf(self: BoundNet, path: str, w: Tensor | None = None) -> Callable[..., Any]:
-            return Net.at(self, path)
+            return Net._bind(self, path)
 
-        monkeypatch.setattr(BoundNet, "at", deaf, raising=False)
+        monkeypatch.setattr(BoundNet, "_bind", deaf, raising=False)
         assert "between lockstep and loop" in killed(check, Weighs())
 
     def test_beginnings_shared_by_methods_of_one_name(self, monkeypatch):

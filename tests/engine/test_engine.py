@@ -183,7 +183,7 @@ class Second(Method):
         return {"second": Twice(self.width)}
 
     def loss(self, net: Any, batch: Any, state: Any) -> Any:
-        extra = net.at("second")(batch.x)
+        extra = net.second(batch.x)
         return {"task": net.task(batch), "second": self.pull * (batch.w @ extra.square()).mean()}
 
 

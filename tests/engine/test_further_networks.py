@@ -42,8 +42,8 @@ class Guess(Method):
 
     def loss(self, net, batch, state):
         x = batch.x.flatten(1)
-        error = (net.at("guess", batch.w)(x) - x).square().mean(-1)
-        side = net.at("first")(x).square().mean(-1)
+        error = (net.guess(x, w=batch.w) - x).square().mean(-1)
+        side = net.first(x).square().mean(-1)
         return {"task": net.task(batch), "guess": mean(error, batch.w), "side": mean(side, batch.w)}
 
 

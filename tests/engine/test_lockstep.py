@@ -71,7 +71,7 @@ class Brings(Method):
         return {"own": nn.Sequential(nn.Linear(SIX, 4), act, nn.Linear(4, 1))}
 
     def loss(self, net: Any, batch: Any, state: Any) -> Any:
-        found = net.at("own")(batch.x.flatten(1)).squeeze(-1)
+        found = net.own(batch.x.flatten(1)).squeeze(-1)
         pull = mean((found - 1).square(), batch.w) + 0.1 * mean(found, batch.w).square()
         return {"task": net.task(batch), "own": pull}
 
@@ -184,7 +184,7 @@ def test_brought_networks_are_made_fit_for_company(inside):
             return {"own": nn.Sequential(*layers, nn.Linear(4, 1))}
 
         def loss(self, net: Any, batch: Any, state: Any) -> Any:
-            found = net.at("own", batch.w)(batch.x.flatten(1)).squeeze(-1)
+            found = net.own(batch.x.flatten(1), w=batch.w).squeeze(-1)
             return {"task": net.task(batch), "own": 0.1 * mean((found - 1).square(), batch.w)}
 
     alike(make_runs(Carries(), make_streams()))

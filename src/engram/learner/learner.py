@@ -23,7 +23,7 @@ from engram.learner.feed import Feed
 from engram.learner.gradients import Term, Transform, Weights, average_gradient, eval_outputs
 from engram.learner.networks import FunctionalNet, Net
 from engram.learner.objectives import SCOPES, competing_classes
-from engram.learner.parameter_layout import Networks
+from engram.learner.parameter_layout import Networks, Views
 from engram.learner.tensor_tree import nbytes
 from engram.memory.exemplars import Exemplars
 from engram.models.forward_pass import Output
@@ -79,12 +79,12 @@ class RunLearner:
         return self.stream.tasks[self.stage]
 
     @property
-    def params(self) -> dict[str, Tensor]:
-        """Named views of the vector; writing into them changes the learner's weights."""
+    def params(self) -> Views:
+        """Views of the vector, ``params.head.weight``; writing into them changes the weights."""
         return self.networks.layout(self.vector)
 
-    def layout(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return named views of any vector of parameters (`free`, an importance)."""
+    def layout(self, vector: Tensor) -> Views:
+        """Return views of any vector of parameters (`free`, an importance), as in `params`."""
         return self.networks.layout(vector)
 
     @property

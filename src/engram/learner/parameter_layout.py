@@ -29,6 +29,32 @@ from engram.models.conv_blocks import ConvBlocks
 from engram.models.functional_call import find_tied_names
 from engram.models.layers import Dropout
 
+MAIN = "net"  # name of the main network
+
+
+class Views(dict[str, Tensor]):
+    """Tensors by name, and as attributes of the networks; those of the main one come without "net".
+
+    Examples
+    --------
+    >>> views = Views({"net.head.weight": torch.ones(2), "generator.0.bias": torch.zeros(1)})
+    >>> views["net.head.weight"] is views.head.weight
+    True
+    >>> views.generator["0.bias"]
+    tensor([0.])
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        for path in (name, f"{MAIN}.{name}"):
+            if path in self:
+                return self[path]
+            inside = {k[len(path) + 1 :]: v for k, v in self.items() if k.startswith(f"{path}.")}
+            if inside:
+                return Views(inside)
+        raise AttributeError(f"no tensor is called {name!r}; there are {', '.join(self)}")
+
 
 class Layout:
     """Names, shapes and positions of the parameters inside the vector.
@@ -48,10 +74,10 @@ class Layout:
     def __len__(self) -> int:
         return sum(self.sizes)
 
-    def __call__(self, vector: Tensor) -> dict[str, Tensor]:
+    def __call__(self, vector: Tensor) -> Views:
         """Return named views of a vector [P]; writing into them writes the vector."""
         parts = vector.split(self.sizes)
-        return {k: v.view(s) for (k, s), v in zip(self.shapes.items(), parts, strict=True)}
+        return Views((k, v.view(s)) for (k, s), v in zip(self.shapes.items(), parts, strict=True))
 
     def flatten(self, parts: Iterable[Tensor]) -> Tensor:
         """Concatenate parts, in the order of the layout, to a vector [P]."""
@@ -366,9 +392,9 @@ class TrainableSlices:
         for place, piece in zip(self.pieces(vector), part.split(self.sizes, -1), strict=True):
             place.copy_(piece)
 
-    def views(self, vector: Tensor, part: Tensor) -> Mapping[str, Tensor]:
+    def views(self, vector: Tensor, part: Tensor) -> Views:
         """Return named parameters: trainable ones from a part [M], others from a vector [P]."""
-        return {**self.layout(vector), **self.own(part)}
+        return Views(self.layout(vector) | self.own(part))
 
     def fill_in(self, vector: Tensor, part: Tensor) -> Tensor:
         """Return the vector [P] with a part [M] filled in; gradients reach the part.

@@ -148,7 +148,7 @@ class ICaRL(Method):
             shown = learner.stream.visible[learner.stage].to(learner.device)
             learner.state = {"teacher": learner.snapshot(), "shown": shown}
             if self.reset_scale and bool(learner.new.any()):
-                learner.params["net.head.scale"].fill_(self.scale)  # the teacher keeps its own
+                learner.params.head.scale.fill_(self.scale)  # the teacher keeps its own
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         logits = net(batch.x, batch.w).logits

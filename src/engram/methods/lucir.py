@@ -24,7 +24,6 @@ GROWTHS = ("old_new", "new_old")
 REDUCTIONS = ("mean", "sum")
 MOST_IMPRINT_ROWS = 1000  # rows of a class whose features are averaged at most
 CLOSED_COSINE = -2.0  # below every cosine
-HEAD_WEIGHT = "net.head.weight"
 
 
 def mean_direction(features: Tensor, length: Tensor | float) -> Tensor:
@@ -186,9 +185,8 @@ class LUCIR(Method):
         shown = learner.stream.visible[learner.stage]
         learner.state = {"teacher": learner.snapshot(), "shown": shown.to(learner.device)}
         imprint_new_classes(learner, task)
-        learner.layout(learner.free)[HEAD_WEIGHT][(learner.known & ~shown).to(learner.device)] = (
-            False
-        )
+        may_move = learner.layout(learner.free).head.weight
+        may_move[(learner.known & ~shown).to(learner.device)] = False
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         output = net(batch.x, batch.w)
@@ -203,7 +201,7 @@ class LUCIR(Method):
             "hold": self.strength * grown * mean(away, batch.w),
         }
         if "no_margin" not in self.variant:
-            cosines = net.at("net.head.cosines")(output.features)
+            cosines = net.head.cosines(output.features)
             short, count = margin_violations(
                 cosines, batch.y, batch.known, batch.new, margin=self.margin, hardest=self.hardest,
                 reduce=self.margin_reduce,
@@ -231,7 +229,7 @@ def imprint_new_classes(learner: RunLearner, task: Task) -> None:
 
     Their length is the mean length of the old rows.
     """
-    rows, y = learner.params[HEAD_WEIGHT], learner.labels(task.train)
+    rows, y = learner.params.head.weight, learner.labels(task.train)
     length = rows[learner.known.to(rows.device)].norm(dim=-1).mean()
     for column in learner.new.nonzero()[:, 0].tolist():
         own = task.train[(y == column).any(-1).to(task.train.device)][:MOST_IMPRINT_ROWS]

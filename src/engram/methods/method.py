@@ -371,6 +371,10 @@ REMOVED = {
     "memory_budget": "call it memory, a field or a property",
     "between": "let phases return Phase(..., before=self.prepare), a function (learner, task)",
 }
+# attributes of `Net`, and the parts of the main network: additional networks are attributes, too
+RESERVED_NAMES = {name for name in dir(Net) if name[0] != "_"} | {
+    "net", "networks", "backbone", "head", "root", "top", "at",
+}  # fmt: skip
 _CHECKED_CLASSES = WeakSet[type]()  # each class is checked once
 
 
@@ -471,6 +475,8 @@ def check_networks(method: Method, found: Any) -> MethodNetworks:
         isinstance(one, nn.Module | Network) for one in found.values()
     ):
         raise bad(where, "{name: module} to be returned", found)
+    if taken := sorted(set(found) & RESERVED_NAMES):
+        raise bad(where, "names that attributes of net do not have", ", ".join(taken))
     for name, module in network_modules(found).items():
         for path, weight in module.named_parameters(name):
             if isinstance(weight, nn.parameter.UninitializedParameter):

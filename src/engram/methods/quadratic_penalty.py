@@ -18,6 +18,7 @@ from engram.errors import check_float
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
+from engram.linear_algebra import inner_product
 from engram.memory import Memory, check_memory
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
 from engram.per_run import PerRun
@@ -43,9 +44,7 @@ class _Quadratic(torch.autograd.Function):
     def forward(vector: Tensor, anchor: Tensor, importance: Tensor) -> tuple[Tensor, Tensor]:
         moved = vector - anchor
         weighted = importance * moved
-        # mapped on CUDA, a dot product becomes a product of matrices, which fuses with nothing
-        found = (weighted * moved).sum() if vector.is_cuda else torch.dot(weighted, moved)
-        return found, weighted
+        return inner_product(weighted, moved), weighted
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from engram.errors import bad, check_choice
 from engram.learner.batch import Batch
-from engram.learner.bound_module import BoundNet
 from engram.learner.gradients import Term
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet, Net
@@ -146,7 +145,7 @@ class TWP(Anchored):
     def _smooth(self, net: Net, batch: Batch) -> Tensor:
         """Compute the sum of the batch's importance, differentiably."""
         weights = net.networks.layout.flatten(net.params.values())
-        buffers = net.read_buffers() if isinstance(net, BoundNet) else net.buffers  # type: ignore[attr-defined]
+        buffers = net.statistics()
 
         def slopes(term: Term) -> Tensor:
             def value(vector: Tensor) -> Tensor:

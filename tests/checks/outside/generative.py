@@ -53,15 +53,15 @@ class GenerativeReplay(Method):
     def loss(self, net, batch, state):
         rows = len(batch.w)
         noise = self._noise(batch, "noise", rows)
-        cost = mean(net.at("generator.cost")(batch.x, noise), batch.w)
+        cost = mean(net.generator.cost(batch.x, noise), batch.w)
         terms = {"task": net.task(batch), "generator": self.rate * cost}
         if "teacher" not in state:
             return terms
         z = self._noise(batch, "dreams", rows)
-        dreams = net.frozen(state["teacher"], "generator.decode")(z)
+        dreams = net.frozen(state["teacher"]).generator.decode(z)
         named = net.frozen(state["teacher"])(dreams).logits
         answer = net(dreams, batch.w).logits
-        again = net.at("generator.cost")(dreams, self._noise(batch, "again", rows))
+        again = net.generator.cost(dreams, self._noise(batch, "again", rows))
         names = distill_rows(
             answer, named, batch.known, temperature=1.0, new_classes=batch.new
         )  # a dream is of no new class

@@ -54,7 +54,7 @@ class LUCIR(Method):
         away = 1 - F.cosine_similarity(output.features, before, dim=-1)
         known, new = batch.known.sum(), batch.new.sum()
         grown = (known / new.clamp(min=1)).to(away.dtype).sqrt()
-        cosines = net.at("net.head.cosines")(output.features)
+        cosines = net.head.cosines(output.features)
         own = cosines.gather(1, batch.target[:, None])
         among = batch.new & batch.seen
         rivals = cosines.masked_fill(~among, CLOSED).topk(self.hardest, -1).values
