@@ -321,7 +321,7 @@ DECLARATIONS = ("memory", "reads", "head", "decides", "for_label_sets", "grows")
 SEAMS = {"Phase.before": "before=", "learner.set_aside": ".set_aside("}
 # What fewer than two built-in methods use, and why it is there all the same.
 EXCEPTIONS = {
-    "grows": "a promise that `engram check` tests; methods that keep something per task give it up",
+    "grows": "`engram check` lets state grow with the tasks only where a method says so",
     "Phase.before": "pruning and memories chosen within a task; Join gives it the part's state",
     "learner.set_aside": "any second stage that is fitted on rows which training has not seen",
 }

@@ -177,9 +177,9 @@ class TestTeacher:
         check, original = method_family_rules.check_old_networks_are_in_eval_mode, Net.frozen
         healthy(check, LwF())
 
-        def awake(self: Net, snapshot: Any, path: str | None = None) -> Callable[..., Any]:
+        def awake(self: Net, snapshot: Any) -> Callable[..., Any]:
             asleep, self.networks.eval = self.networks.eval, self.networks.train
-            call = original(self, snapshot, path)
+            call = original(self, snapshot)
 
             def answer(*args: Any) -> Any:
                 self.networks.eval = self.networks.train

@@ -163,8 +163,8 @@ class TestProjection:
 
     @pytest.mark.parametrize("width", [1, 7, 40, 64])
     def test_blocks_change_nothing(self, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("engram.methods.gem.NARROW", width)
-        monkeypatch.setattr("engram.methods.gem.BLOCKS", 40)
+        monkeypatch.setattr("engram.linear_algebra.NARROW", width)
+        monkeypatch.setattr("engram.linear_algebra.BLOCKS", 40)
         past, g = problem(3, 5, 1)
         products, along = inner_products(past.float(), g.float())
         rows = past.float().double()

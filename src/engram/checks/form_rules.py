@@ -33,6 +33,7 @@ from engram.experiments.build_methods import build_method, plain_method
 from engram.learner.parameter_layout import Network
 from engram.learner.tensor_tree import flatten, leaves, tree_shapes
 from engram.memory import Exemplars, Memory
+from engram.methods.join import Join
 from engram.methods.method import (
     ARGMAX_OR_THRESHOLD,
     VERBS,
@@ -295,7 +296,7 @@ def check_frozen_dataclass_with_defaults(method: Method) -> None:
     require(own, f"decorate {name} with @dataclass(frozen=True, kw_only=True)")
     frozen = getattr(kind, "__dataclass_params__").frozen  # noqa: B009 - unknown to type checkers
     require(frozen, f"{name} can be changed: write @dataclass(frozen=True, kw_only=True)")
-    if hasattr(method, "parts"):  # a composition has parts in place of defaults
+    if isinstance(method, Join):  # it has parts in place of defaults
         return
     bare = [
         f.name

@@ -145,10 +145,7 @@ def normalise_importance(learner: RunLearner, importance: Tensor, norm: str) -> 
 
 
 def check_floats(method: Method, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Raise for numbers outside their bounds, and convert integers to floats.
-
-    Only float fields may differ between runs that train together.
-    """
+    """Raise for numbers outside their bounds, and convert integers to floats."""
     for name, (low, high) in bounds.items():
         value = check_float(name, getattr(method, name), low, high)
         object.__setattr__(method, name, float(value))
