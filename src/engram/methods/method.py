@@ -87,6 +87,7 @@ class Update:
 
         Examples
         --------
+        >>> import torch
         >>> zero = torch.zeros(1)
         >>> fourth = Update(zero, zero, zero, number=torch.tensor(4))
         >>> fourth.every(2), fourth.every(3)
