@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from engram.checks.check_suite import make_default
 from engram.checks.form_rules import check_frozen_dataclass_with_defaults
 from engram.errors import AccessError, BadArgument
 from engram.memory import Herding, Memory, policies
-from engram.methods.method import Method
+from engram.methods.method import VERBS, Method
 
 
 @pytest.mark.parametrize("rule", METHOD_CHECKS, ids=check_name)
@@ -313,3 +314,53 @@ def test_the_page_on_the_contract_lists_every_check():
     page = (Path(__file__).parents[1] / "docs" / "contract.md").read_text(encoding="utf-8")
     for rule in (*METHOD_CHECKS, *POLICY_CHECKS):
         assert f"| {check_name(rule)} | {(rule.__doc__ or '').strip()} |" in page
+
+
+# -- verbs and their users -------------------------------------------------------------------------
+DECLARATIONS = ("memory", "reads", "head", "decides", "for_label_sets", "grows")
+SEAMS = {"Phase.before": "before=", "learner.set_aside": ".set_aside("}
+# What fewer than two built-in methods use, and why it is there all the same.
+EXCEPTIONS = {
+    "grows": "`engram check` lets state grow with the tasks only where a method says so",
+    "Phase.before": "pruning and memories chosen within a task; Join gives it the part's state",
+    "learner.set_aside": "any second stage that is fitted on rows which training has not seen",
+}
+MOST_LISTED = 6
+
+
+def find_users(name):
+    """The built-in methods with a verb, declaration or seam of their own or of a base."""
+    kinds = {one: getattr(methods, one) for one in methods.__all__ if one not in ("Join", "Method")}
+    found = []
+    for one, kind in kinds.items():
+        bases = kind.__mro__[: kind.__mro__.index(Method)]
+        if name in SEAMS:
+            text = "".join(inspect.getsource(base) for base in bases)
+            used = SEAMS[name] in text
+        else:
+            used = any(name in {*vars(base), *inspect.get_annotations(base)} for base in bases)
+        found += [one] if used else []
+    return sorted(found)
+
+
+def describe_users(name):
+    users = find_users(name)
+    named = f": {', '.join(users)}" if 0 < len(users) <= MOST_LISTED else ""
+    why = f"; {EXCEPTIONS[name]}" if name in EXCEPTIONS else ""
+    return f"| `{name}` | {len(users)}{named}{why} |"
+
+
+@pytest.mark.parametrize("name", [*VERBS, *DECLARATIONS, *SEAMS])
+def test_a_verb_has_two_users_or_a_reason(name):
+    assert (len(find_users(name)) >= 2) != (name in EXCEPTIONS)
+
+
+def test_every_declaration_is_listed():
+    own = {n for n, value in vars(Method).items() if isinstance(value, property) and n[0] != "_"}
+    assert {*own, "memory"} == {*DECLARATIONS}
+
+
+def test_the_page_on_the_contract_lists_the_users_of_every_verb():
+    page = (Path(__file__).parents[1] / "docs" / "contract.md").read_text(encoding="utf-8")
+    for name in (*VERBS, *DECLARATIONS, *SEAMS):
+        assert describe_users(name) in page

@@ -183,11 +183,12 @@ def test_what_verbs_are_given_is_there():
     from engram.learner.batch import Batch
     from engram.learner.learner_proxy import KNOWN
     from engram.learner.networks import Net
+    from engram.methods.method import RESERVED_NAMES
 
     page = (ROOT / "docs/guide/own-method.md").read_text(encoding="utf-8")
     part = page.split("## What the verbs are given")[1].split("\n## ")[0]
     tables = {
-        "net": ({*dir(Net), "phase"}, set()),
+        "net": ({*dir(Net), *RESERVED_NAMES, "phase", "generator"}, set()),
         "batch": ({*dir(Batch)}, set(Batch._fields) - {"now"}),
         "learner": (set(KNOWN), {"vector", "state", "exemplars", "batch", "average_gradient"}),
     }

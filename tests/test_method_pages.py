@@ -37,7 +37,7 @@ INDEX = DOCS / "methods" / "README.md"
 SHOWN = re.compile(r"^```python run\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember", "gradient",
-         "step", "interval", "finish", "scores")  # fmt: skip
+         "step", "finish", "scores")  # fmt: skip
 OUTSIDE = {"Join", "BiC", "DERpp", "ERACE", "GDumb", "SLDA"}  # in none of the benchmarks
 NO_NAME = "no such name"
 
@@ -169,7 +169,7 @@ def test_the_index_is_right(name: str) -> None:
     (row,) = (row for row in rows_of(INDEX, 5) if row[0].startswith(f"[{name}]"))
     made: Method = getattr(methods, name)()
     verbs = [verb for verb in VERBS if made.implements(verb)]
-    budget = made.memory_budget
+    budget = made.memory
     assert row[2] == (", ".join(verbs) or "none")
     assert row[3] == (budget.describe() if budget else "(-)" if hasattr(made, "memory") else "-")
     assert row[4] == made.reads

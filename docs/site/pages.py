@@ -162,7 +162,7 @@ def methods_table() -> str:
             cells += ["those of its parts", "the parts'", "as its parts"]
         else:
             made = kind()
-            budget = made.memory_budget
+            budget = made.memory
             optional = "(-)" if hasattr(made, "memory") else "-"
             cells += [
                 ", ".join(verb for verb in VERBS if made.implements(verb)) or "none",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers
     from engram.memory import Memory
     from engram.methods.method import Method, ReplaySpec
     from engram.novelty.detector import Detector
+    from engram.per_run import PerRun
     from engram.probes.probe import Probe
     from engram.records import Result, from_csv, read
     from engram.streams import (
@@ -59,6 +60,7 @@ _MODULE_OF = {
     **dict.fromkeys(("tinyimagenet_seq", "eight_task"), "streams"),
     "Learner": "deploy",
     "Memory": "memory",
+    "PerRun": "per_run",
     "Detector": "novelty.detector",
     "Probe": "probes.probe",
     "open_world": "experiments.open_world",
@@ -79,12 +81,14 @@ _PACKAGES = (
     "io",
     "keys",
     "learner",
+    "linear_algebra",
     "losses",
     "memory",
     "methods",
     "metrics",
     "models",
     "novelty",
+    "per_run",
     "plugins",
     "probes",
     "process",
@@ -105,6 +109,7 @@ __all__ = [
     "Learner",
     "Memory",
     "Method",
+    "PerRun",
     "Probe",
     "Recipe",
     "RecordError",

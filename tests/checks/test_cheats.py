@@ -152,7 +152,7 @@ class TestAccess:
     def test_who_reads_the_past_may_keep_it(self):
         class Late(Joint):
             @property
-            def memory_budget(self):
+            def memory(self):
                 return ER().memory
 
             def finish(self, learner, task):

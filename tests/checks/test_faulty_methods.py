@@ -18,6 +18,7 @@ from engram.checks.toy_runs import make_runs, make_streams, train_runs
 from engram.errors import BadArgument
 from engram.losses import masked_ce
 from engram.methods import Finetune
+from engram.per_run import PerRun
 
 
 def the_fault(kind: type[Method]) -> tuple[str, str]:
@@ -524,10 +525,10 @@ def test_a_field_in_single_precision_is_named():
         return {"task": factor.double() * net.task(batch)}
 
     kind = type("Mine", (Method,), {"loss": tensor_or_number, "factor": 0.7,
-                                    "__annotations__": {"factor": float}})  # fmt: skip
+                                    "__annotations__": {"factor": PerRun}})  # fmt: skip
     mine = dataclass(frozen=True, kw_only=True)(kind)()
     equality_rules.check_lockstep_is_the_loop(mine)
-    with pytest.raises(BrokenRule, match="a float field is a number in a run alone"):
+    with pytest.raises(BrokenRule, match="a PerRun option is a number in a run alone"):
         equality_rules.check_lockstep_with_strengths(mine)
 
 

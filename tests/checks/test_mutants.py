@@ -38,6 +38,7 @@ from engram.methods import AGEM, DGR, ER, EWC, LGR, SI, ICaRL, LwF
 from engram.methods.method import Method, ReplaySpec
 from engram.methods.quadratic_penalty import quadratic_penalty
 from engram.models import layers
+from engram.per_run import PerRun
 
 Check = Callable[[Any], None]
 
@@ -176,9 +177,9 @@ class TestTeacher:
         check, original = method_family_rules.check_old_networks_are_in_eval_mode, Net.frozen
         healthy(check, LwF())
 
-        def awake(self: Net, snapshot: Any, path: str | None = None) -> Callable[..., Any]:
+        def awake(self: Net, snapshot: Any) -> Callable[..., Any]:
             asleep, self.networks.eval = self.networks.eval, self.networks.train
-            call = original(self, snapshot, path)
+            call = original(self, snapshot)
 
             def answer(*args: Any) -> Any:
                 self.networks.eval = self.networks.train
@@ -319,7 +320,7 @@ class TestLeaks:
 class Brings(Method):
     """A network of its own, one number of which is a setting, and a way home."""
 
-    slope: float = 0.5
+    slope: PerRun = 0.5
 
     def networks(self, stream):
         return {"own": nn.Sequential(nn.Linear(6, 4), nn.LeakyReLU(self.slope), nn.Linear(4, 1))}
@@ -328,7 +329,7 @@ class Brings(Method):
         learner.state = {"home": learner.networks.initial()[0]}
 
     def loss(self, net, batch, state):
-        found = net.at("own")(batch.x.flatten(1)).squeeze(-1)
+        found = net.own(batch.x.flatten(1)).squeeze(-1)
         away = (net.vector - state["home"]).square().sum()
         own = mean((found - 1).square(), batch.w)
         return {"task": net.task(batch), "own": 0.1 * own, "home": 0.1 * away}
@@ -393,9 +394,9 @@ class TestCompany:
         healthy(check, Weighs())
 
         def deaf(self: BoundNet, path: str, w: Tensor | None = None) -> Callable[..., Any]:
-            return Net.at(self, path)
+            return Net._bind(self, path)
 
-        monkeypatch.setattr(BoundNet, "at", deaf, raising=False)
+        monkeypatch.setattr(BoundNet, "_bind", deaf, raising=False)
         assert "between lockstep and loop" in killed(check, Weighs())
 
     def test_beginnings_shared_by_methods_of_one_name(self, monkeypatch):

@@ -17,6 +17,7 @@ from engram.engine.training import Training
 from engram.experiments import Callback
 from engram.methods import ER, EWC, Finetune, LwF
 from engram.methods.method import Method
+from engram.per_run import PerRun
 
 TOGETHER = pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
 
@@ -92,7 +93,7 @@ def test_a_diverged_run_is_finished(seeds, together, tmp_path):
 class Loud(Method):
     """Counts in very small units, as a sum over all pixels does."""
 
-    factor: float = 1e12
+    factor: PerRun = 1e12
 
     def loss(self, net, batch, state):
         return {"task": self.factor * net.task(batch)}
@@ -114,7 +115,7 @@ def test_a_strong_term_that_begins_later_is_sound():
 class Thrown(Method):
     """Throws the weights away as soon as the first task is learnt."""
 
-    by: float = 1e12
+    by: PerRun = 1e12
 
     def finish(self, learner, task):
         learner.vector = learner.vector * self.by
@@ -150,8 +151,8 @@ def test_the_measure_survives_a_checkpoint(tmp_path):
 class Answer(Method):
     """Multiplies its scores, or replaces some from the second task on."""
 
-    factor: float = 1.0
-    instead: float = 0.0
+    factor: PerRun = 1.0
+    instead: PerRun = 0.0
     column: int = -1  # none
     late: bool = True
 

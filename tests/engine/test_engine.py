@@ -34,6 +34,7 @@ from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune, LwF
 from engram.methods.method import Method
+from engram.per_run import PerRun
 from engram.streams import class_incremental, online
 
 DATA = make_clouds()
@@ -176,13 +177,13 @@ class Second(Method):
     """A method with a network of its own."""
 
     width: int = 3
-    pull: float = 0.1
+    pull: PerRun = 0.1
 
     def networks(self, stream: Any) -> Mapping[str, nn.Module]:
         return {"second": Twice(self.width)}
 
     def loss(self, net: Any, batch: Any, state: Any) -> Any:
-        extra = net.at("second")(batch.x)
+        extra = net.second(batch.x)
         return {"task": net.task(batch), "second": self.pull * (batch.w @ extra.square()).mean()}
 
 

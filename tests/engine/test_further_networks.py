@@ -22,6 +22,7 @@ from engram.losses import mean
 from engram.methods import Finetune, Join
 from engram.methods.method import Method, Network, Phase
 from tests.engine.plain_loop import OPTIMIZERS, Plain, Twin, away
+from tests.refusals import refuses
 
 SETTINGS = replace(EXACT, weight_decay=0.01, momentum=0.9)
 
@@ -42,9 +43,19 @@ class Guess(Method):
 
     def loss(self, net, batch, state):
         x = batch.x.flatten(1)
-        error = (net.at("guess", batch.w)(x) - x).square().mean(-1)
-        side = net.at("first")(x).square().mean(-1)
+        error = (net.guess(x, w=batch.w) - x).square().mean(-1)
+        side = net.first(x).square().mean(-1)
         return {"task": net.task(batch), "guess": mean(error, batch.w), "side": mean(side, batch.w)}
+
+
+@pytest.mark.parametrize("name", ["net", "head", "task", "vector", "at"])
+def test_names_that_attributes_of_the_networks_have(name):
+    class Clashes(Method):
+        def networks(self, stream):
+            return {name: nn.Linear(2, 2)}
+
+    with refuses("Clashes.networks"):
+        Engine(toy_runs.make_runs(Clashes(), make_streams()[:1]), device="cpu").groups()
 
 
 class GuessTwin(Twin):

@@ -10,13 +10,14 @@ import torch
 from engram.checks import toy_runs
 from engram.engine.engine import Engine
 from engram.methods.method import Method
+from engram.per_run import PerRun
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sharp(Method):
     """The gradient at the worst place nearby (sharpness-aware minimisation)."""
 
-    rho: float = 0.05
+    rho: PerRun = 0.05
 
     def gradient(self, grad, batch, state):
         up = grad(batch)

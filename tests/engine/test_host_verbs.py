@@ -15,6 +15,7 @@ from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import leaves, stack
 from engram.methods.fisher import bernoulli_nll, visible_label_nll
 from engram.methods.method import Method
+from engram.per_run import PerRun
 from engram.streams import class_incremental
 
 DATA = make_clouds()
@@ -26,7 +27,7 @@ class Asks(Method):
     """Asks for several averages, one of them depending on an earlier answer."""
 
     group: int | str = 1
-    scale: float = 1.0
+    scale: PerRun = 1.0
 
     def finish(self, learner: RunLearner, task: Any) -> None:
         first = learner.average_gradient(visible_label_nll, group=self.group)
@@ -84,7 +85,7 @@ def test_methods_that_differ_answer_for_themselves():
 class Reads(Method):
     """One of its terms reads a field, the other does not."""
 
-    scale: float = 1.0
+    scale: PerRun = 1.0
 
     def weighted(self, net: Any, batch: Any) -> torch.Tensor:
         return self.scale * visible_label_nll(net, batch)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from engram import methods
 from engram.checks.toy_runs import (
     CLOSE,
     EXACT,
@@ -33,6 +34,7 @@ from engram.losses import mean
 from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune, RWalk
 from engram.methods.method import Method, ReplaySpec
+from engram.per_run import PerRun, per_run_fields
 from engram.streams import class_incremental
 
 DATA = make_clouds()
@@ -61,7 +63,7 @@ def run_of(method: Method, model: Any = None, seed: int = 0, order: int = 1) -> 
 class Brings(Method):
     """Adds what a network of its own makes of the inputs."""
 
-    slope: float = 0.01
+    slope: PerRun = 0.01
     steep: bool = False
 
     def networks(self, stream: Any) -> Mapping[str, nn.Module]:
@@ -69,7 +71,7 @@ class Brings(Method):
         return {"own": nn.Sequential(nn.Linear(SIX, 4), act, nn.Linear(4, 1))}
 
     def loss(self, net: Any, batch: Any, state: Any) -> Any:
-        found = net.at("own")(batch.x.flatten(1)).squeeze(-1)
+        found = net.own(batch.x.flatten(1)).squeeze(-1)
         pull = mean((found - 1).square(), batch.w) + 0.1 * mean(found, batch.w).square()
         return {"task": net.task(batch), "own": pull}
 
@@ -182,7 +184,7 @@ def test_brought_networks_are_made_fit_for_company(inside):
             return {"own": nn.Sequential(*layers, nn.Linear(4, 1))}
 
         def loss(self, net: Any, batch: Any, state: Any) -> Any:
-            found = net.at("own", batch.w)(batch.x.flatten(1)).squeeze(-1)
+            found = net.own(batch.x.flatten(1), w=batch.w).squeeze(-1)
             return {"task": net.task(batch), "own": 0.1 * mean((found - 1).square(), batch.w)}
 
     alike(make_runs(Carries(), make_streams()))
@@ -242,7 +244,7 @@ def test_rows_of_weight_zero_are_left_out_of_statistics(bound):
 class Home(Method):
     """Pulls towards the weights a run began with."""
 
-    strength: float = 0.1
+    strength: PerRun = 0.1
 
     def start(self, learner: Any, task: Any) -> None:
         vector, buffers = learner.networks.initial()
@@ -267,7 +269,7 @@ def test_initial_weights_are_the_runs_own(model):
 class Hidden(Method):
     """A field that is neither compared nor shown."""
 
-    strength: float = field(default=0.0, compare=False, repr=False)
+    strength: PerRun = field(default=0.0, compare=False, repr=False)
 
     def loss(self, net: Any, batch: Any, state: Any) -> Any:
         pull = self.strength * net.vector.square().sum()
@@ -278,13 +280,14 @@ class Hidden(Method):
 class WorkedOut(Method):
     """A value that a field decides, set when the method is made."""
 
-    strength: float = 0.0
+    strength: PerRun = 0.0
+    twice: PerRun = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "twice", 2 * self.strength)
 
     def loss(self, net: Any, batch: Any, state: Any) -> Any:
-        pull = self.twice * net.vector.square().sum()  # type: ignore[attr-defined]
+        pull = self.twice * net.vector.square().sum()
         return {"task": net.task(batch), "pull": pull}
 
 
@@ -302,10 +305,69 @@ def test_what_a_method_works_out_varies_with_its_field():
 
 
 @dataclass(frozen=True, kw_only=True)
+class Undeclared(Method):
+    """Options that decide which way a loss goes, and are not declared."""
+
+    strength: float = 0.5
+    floor: int = 0
+
+    def loss(self, net: Any, batch: Any, state: Any) -> Any:
+        task = net.task(batch)
+        return {"task": task, "pull": net.vector.square().sum()} if self.strength > 1 else {
+            "task": self.strength * task
+        }  # fmt: skip
+
+
+def test_numbers_that_are_not_declared_train_apart():
+    runs = [run_of(Undeclared(strength=s)) for s in (0.5, 0.25, 2.0)]
+    with pytest.warns(UserWarning, match=r"Undeclared.strength differs .*: engram.PerRun`"):
+        assert Engine(runs, device="cpu", together=True).groups() == [[0], [1], [2]]
+    assert Engine(runs, device="cpu", together=False).groups() == [[0], [1], [2]]
+    whole = [run_of(Undeclared(floor=f)) for f in (0, 1)]  # a number of another kind: no advice
+    assert Engine(whole, device="cpu", together=True).groups() == [[0], [1]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared(Method):
+    shares: tuple[PerRun, ...] = (0.5, 1.0)
+    floor: PerRun | None = None
+    memory: Memory = field(default=Memory(fraction=0.5))
+
+
+def test_declared_numbers_are_found_wherever_they_are():
+    one, two = Declared(), Declared(shares=(0.5, 2), memory=Memory(fraction=0.25))
+    assert varying_values([one, two]) == {
+        ("shares", 1): [1.0, 2.0], ("memory", "fraction"): [0.5, 0.25],
+    }  # fmt: skip
+    assert varying_values([Declared(floor=1.0), Declared(floor=2)]) == {("floor",): [1.0, 2.0]}
+    assert varying_values([Declared(floor=1.0), Declared()]) is None
+
+    class Own(Declared):
+        shares: float = 0.0  # type: ignore[assignment]
+
+    assert varying_values([Own(), Own()]) == {}
+    assert per_run_fields(Own) == {"floor"}
+
+
+@pytest.mark.parametrize("name", [n for n in methods.__all__ if n not in ("Join", "Method")])
+def test_floats_of_built_in_methods_are_declared_where_runs_may_differ(name):
+    """Two runs with other values train together, unless the value decides how a run is trained."""
+    kind = getattr(methods, name)
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        return
+    decisive = {"generator_lr", "root_lr"}  # learning rates of further trainings
+    floats = {f.name for f in fields(kind) if "float" in str(f.type)}
+    assert floats <= decisive
+    for option in per_run_fields(kind) & {f.name for f in fields(kind)}:
+        pair = [replace(kind(), **{option: value}) for value in (0.25, 0.5)]
+        assert len(Engine(list(map(run_of, pair)), device="cpu", together=True).groups()) == 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Shares(ER):
     """A replay whose size follows from a float."""
 
-    share: float = 0.5
+    share: PerRun = 0.5
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("pair", max(1, int(16 * self.share)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 import torch
@@ -103,13 +104,12 @@ class Diary(Method):
         return {"task": net.task(batch), "wrong": wrong}
 
     def phases(self, stage):
-        return (Phase(epochs=1), Phase(epochs=1)) if self.fills == "between" else (Phase(),)
+        if self.fills != "before":
+            return (Phase(),)
+        return Phase(epochs=1), Phase(epochs=1, before=partial(self._fill, "before"))
 
     def start(self, learner, task):
         self._fill("start", learner, task)
-
-    def between(self, learner, task, phase):
-        self._fill("between", learner, task)
 
     def finish(self, learner, task):
         self._fill("finish", learner, task)
@@ -126,7 +126,7 @@ class Diary(Method):
         Diary(), Diary(renew="task"), Diary(renew="task", memory=Memory(total=12)),
         Diary(renew="task", memory=Memory(total=9, shared_by="task", shrink="random")),
         Diary(renew="task", fills="start", memory=Memory(total=12)),
-        Diary(renew="task", fills="between", memory=Memory(total=12)),
+        Diary(renew="task", fills="before", memory=Memory(total=12)),
     ],
     ids=str,
 )  # fmt: skip

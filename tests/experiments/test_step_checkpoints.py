@@ -29,7 +29,7 @@ from tests.probes import test_probes as probes
 
 METHODS = (
     "Finetune", "ER", "EWC", "SI", "RWalk", "LwF", "AGEM", "GEM", "ICaRL", "DERpp", "ERACE",
-    "GDumb", "SLDA", "LatentReplay", "Joint", "DGR", "LGR",
+    "GDumb", "SLDA", "LatentReplay", "Joint", "DGR", "LGR", "BiC",
 )  # fmt: skip
 CHANGED = {  # a prologue of few steps
     "LatentReplay": methods.LatentReplay(root_iterations=6),
@@ -46,12 +46,13 @@ class TwoPhases(Method):
     memory: Memory = field(default=Memory(total=12))
 
     def phases(self, stage):
-        return Phase(), Phase(rows="memory", trainable=("net.head",), epochs=2)
+        head = Phase(rows="memory", trainable=("net.head",), epochs=2, before=self.halve)
+        return Phase(), head
 
     def start(self, learner, task):
         learner.exemplars = self.memory.update(learner, task.train)
 
-    def between(self, learner, task, phase):
+    def halve(self, learner, task):
         free = learner.free.clone()
         learner.layout(free)["net.head.bias"].fill_(False)
         learner.free = free

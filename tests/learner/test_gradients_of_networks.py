@@ -409,7 +409,7 @@ def turned(net: Any, batch: Any) -> Tensor:
 
 def latent(net: Any, batch: Any) -> Tensor:
     features = net(batch.x, batch.w).features
-    return mean(net.at("net.head")(torch.sin(features)).square().sum(-1), batch.w)
+    return mean(net.head(torch.sin(features)).square().sum(-1), batch.w)
 
 
 @pytest.mark.parametrize("term", [decayed, sharp, turned, latent])

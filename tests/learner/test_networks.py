@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+from operator import attrgetter
+
 import pytest
 import torch
 from torch import nn
@@ -15,6 +18,12 @@ from engram.models import build
 def networks(model: str = "normed", seed: int = 0) -> Networks:
     net = build(MODELS[model], sample_shape=SAMPLE, classes=4, seed=seed)
     return Networks({"net": net}).to(torch.device("cpu"), torch.float64)
+
+
+def with_generator() -> Networks:
+    net = build(MODELS["normed"], sample_shape=SAMPLE, classes=4, seed=0)
+    own = {"net": net, "generator": nn.Linear(5, 2)}
+    return Networks(own).to(torch.device("cpu"), torch.float64)
 
 
 X = torch.linspace(-1, 1, 30, dtype=torch.float64).reshape(5, *SAMPLE)
@@ -83,6 +92,59 @@ class TestFunctionalNet:
         assert not answer.logits.requires_grad
         assert torch.allclose(net.frozen(snapshot)(X[:1]).logits, answer.logits[:1])
         assert trees_equal(net.buffers, buffers)
+
+    @pytest.mark.parametrize("bound", [False, True])
+    def test_parts_and_tensors_are_attributes(self, bound):
+        shared = with_generator()
+        vector, buffers = shared.initial()
+        net = (BoundNet if bound else FunctionalNet)(shared, vector, buffers)
+        latent, output = net.root(X), net(X)
+        assert torch.allclose(net.top(latent).logits, output.logits)
+        assert torch.allclose(net.head(output.features), output.logits)
+        weight, bias = net.params.generator.weight, net.params.generator.bias
+        assert weight is net.params["generator.weight"]
+        assert torch.allclose(net.generator(ONES[None]), ONES[None] @ weight.T + bias)
+        assert net.params.head.weight.shape == (4, shared.train.get_submodule("net").features)
+        assert torch.equal(
+            net.params.backbone["first.weight"], net.params["net.backbone.first.weight"]
+        )
+        assert net.generator.in_features == 5
+
+    def test_parts_of_older_weights(self):
+        shared = with_generator()
+        vector, buffers = shared.initial()
+        net = FunctionalNet(shared, vector, buffers)
+        older = net.frozen({"vector": 2 * vector, "buffers": buffers})
+        assert torch.allclose(older.generator(ONES[None]), 2 * net.generator(ONES[None]))
+        assert torch.allclose(net.detached().generator(ONES[None]), net.generator(ONES[None]))
+
+    def test_rows_of_weight_0_stay_out_of_statistics(self):
+        shared = networks()
+        net = FunctionalNet(shared, *shared.initial())
+        w = torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+        assert torch.allclose(net.backbone(X, w=w)[:3], net.backbone(X[:3]))
+        assert not torch.allclose(net.backbone(X)[:3], net.backbone(X[:3]))
+
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [
+            ("heda", "net has no 'heda'; .* generator, backbone, head"),
+            ("at", r"net\.generator\.decode\(z\)"),
+            ("generator.weight", r"net\.params\.generator\.weight"),
+            ("generator.decode", "'Linear' object has no attribute 'decode'"),
+            ("params.generator.wieght", "no tensor is called 'wieght'; .* weight, bias"),
+        ],
+    )
+    def test_attributes_that_there_are_not(self, path, message):
+        shared = with_generator()
+        net = FunctionalNet(shared, *shared.initial())
+        with pytest.raises(AttributeError, match=message):
+            attrgetter(path)(net)
+
+    def test_a_copy_has_the_same_parts(self):
+        shared = with_generator()
+        net = FunctionalNet(shared, *shared.initial())
+        assert torch.equal(copy.copy(net).generator(ONES[None]), net.generator(ONES[None]))
 
     def test_penalties_are_told_apart(self):
         shared = networks("plain")

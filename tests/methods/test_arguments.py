@@ -43,7 +43,7 @@ def test_there_is_something_to_test():
 def test_a_memory_must_be_one(method, wrong):
     with pytest.raises(BadArgument, match="memory: expected a Memory such as"):
         type(method)(memory=wrong)
-    assert type(method)(memory=Memory(per_class=2)).memory_budget == Memory(per_class=2)
+    assert type(method)(memory=Memory(per_class=2)).memory == Memory(per_class=2)
 
 
 @pytest.mark.parametrize(("method", "name"), FLOATS, ids=name_of)

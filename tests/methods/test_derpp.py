@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engram.errors import BadArgument
 from engram.methods import DERpp
+from engram.per_run import PerRun
 from tests.engine.plain_loop import away, beside
 from tests.engine.test_plain_loop import DECAYED
 from tests.methods.plain_reservoirs import MEMORY, ReservoirTwin, rows_of, same_memory
@@ -20,8 +21,8 @@ from tests.methods.plain_reservoirs import MEMORY, ReservoirTwin, rows_of, same_
 class DERppTwin(ReservoirTwin):
     """Three passes: the rows, a draw with its logits, another draw with its labels."""
 
-    alpha: float = 0.3
-    beta: float = 0.7
+    alpha: PerRun = 0.3
+    beta: PerRun = 0.7
 
     def loss(self, rows: Tensor, stage: int, key: int) -> tuple[Tensor, Tensor]:
         every, seen = len(self.net.heads), int((self.stream.opening <= stage).sum())

@@ -15,6 +15,7 @@ from engram.errors import BadArgument
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
+from engram.linear_algebra import eliminate, inner_products
 from engram.memory import Memory
 from engram.methods import agem
 from engram.methods.finetune import Finetune
@@ -24,8 +25,6 @@ from engram.methods.gem import (
     _exchange_signs,
     _solve_by_interior_points,
     _solve_every_set,
-    eliminate,
-    inner_products,
     project,
     quadratic_objective,
     solve_nonnegative,
@@ -114,8 +113,8 @@ class TestDual:
         self, monkeypatch: pytest.MonkeyPatch, eliminates: bool
     ) -> None:
         """By torch's routines, and by elimination as on CUDA."""
-        monkeypatch.setattr("engram.methods.gem._may_read_values", lambda _q: False)
-        monkeypatch.setattr("engram.methods.gem._must_eliminate", lambda _m: eliminates)
+        monkeypatch.setattr("engram.methods.gem.may_read_values", lambda _q: False)
+        monkeypatch.setattr("engram.linear_algebra._must_eliminate", lambda _m: eliminates)
         for seed in range(40):
             past, g = problem(seed, (7, 12, 20)[seed % 3], seed % 4)
             a, q = past @ past.T + 1e-3 * torch.eye(len(past)).double(), past @ g
@@ -128,7 +127,7 @@ class TestDual:
     def test_maps_over_runs_of_which_one_is_singular(
         self, monkeypatch: pytest.MonkeyPatch, tasks: int, eliminates: bool
     ) -> None:
-        monkeypatch.setattr("engram.methods.gem._must_eliminate", lambda _m: eliminates)
+        monkeypatch.setattr("engram.linear_algebra._must_eliminate", lambda _m: eliminates)
         problems = [problem(seed, tasks, 0) for seed in range(3)]
         past = torch.stack([p for p, _ in problems])
         g = torch.stack([g for _, g in problems])
@@ -164,8 +163,8 @@ class TestProjection:
 
     @pytest.mark.parametrize("width", [1, 7, 40, 64])
     def test_blocks_change_nothing(self, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("engram.methods.gem.NARROW", width)
-        monkeypatch.setattr("engram.methods.gem.BLOCKS", 40)
+        monkeypatch.setattr("engram.linear_algebra.NARROW", width)
+        monkeypatch.setattr("engram.linear_algebra.BLOCKS", 40)
         past, g = problem(3, 5, 1)
         products, along = inner_products(past.float(), g.float())
         rows = past.float().double()

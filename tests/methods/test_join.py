@@ -25,6 +25,7 @@ from engram.methods.joint import Joint
 from engram.methods.lwf import LwF
 from engram.methods.method import Gradient, Method, State, Terms, Update
 from engram.models.forward_pass import Output
+from engram.per_run import PerRun
 from engram.streams import Stream, Task, class_incremental, task_incremental
 from tests.methods.rehearsal import SGD, TINY, Normed, clouds, final, lockstep_gap, spied, train
 
@@ -36,7 +37,7 @@ SMALL = Memory(total=18)
 class Pull(Method):
     """Stay near the weights of the task before, and count the steps."""
 
-    strength: float = 0.1
+    strength: PerRun = 0.1
 
     def start(self, learner: RunLearner, task: Task) -> None:
         steps = learner.state.get("steps", torch.zeros(()))
@@ -215,10 +216,10 @@ def test_refused_at_construction(parts: Any, words: str) -> None:
 
 def test_what_the_parts_declare() -> None:
     join = Join(Pull(), Joint())
-    assert (join.reads, join.head, join.memory_budget) == ("past", "linear", None)
+    assert (join.reads, join.head, join.memory) == ("past", "linear", None)
     assert join.replay(1).kind == "past"
     other = Join(Pull(), ER(memory=SMALL), Backwards())
-    assert (other.reads, other.head, other.memory_budget) == ("own", "cosine", SMALL)
+    assert (other.reads, other.head, other.memory) == ("own", "cosine", SMALL)
     assert Join(Pull()).replay(1).kind == "none"
     assert Join(Warm(), Backwards()).head == Join(Backwards(), Warm()).head == Warm.head
     assert set(Join(Pull(), Extra()).networks(STREAM)) == {"generator"}

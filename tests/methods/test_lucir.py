@@ -15,7 +15,6 @@ from engram.errors import BadArgument
 from engram.memory import Memory
 from engram.methods import LUCIR, Finetune
 from engram.methods.lucir import (
-    HEAD_WEIGHT,
     VARIANTS,
     cosine_distance,
     feature_weight_growth,
@@ -99,7 +98,7 @@ def begun(method: LUCIR, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     def noting(self: Any, learner: Any, task: Any) -> None:
         start(self, learner, task)
         if learner.stage:
-            rows, y = learner.params[HEAD_WEIGHT], learner.labels(task.train)[:, 0]
+            rows, y = learner.params["net.head.weight"], learner.labels(task.train)[:, 0]
             unit = F.normalize(learner.outputs(task.train).features, dim=-1)
             own = [(unit[y == c].mean(0), rows[c]) for c in learner.new.nonzero()[:, 0].tolist()]
             found.append(torch.stack([F.cosine_similarity(a, b, dim=0) for a, b in own]))
@@ -125,7 +124,7 @@ def test_old_rows_stand_still() -> None:
     rows, rest = [], []
     for stage in Engine([run], device="cpu", together=False).stages():
         params = stage.learner.params
-        rows.append(params[HEAD_WEIGHT].clone())
+        rows.append(params["net.head.weight"].clone())
         rest.append(params["net.head.scale"].clone())
     for k in (1, 2):
         old, new = slice(0, 2 * k), slice(2 * k, 2 * k + 2)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cache
@@ -38,7 +39,7 @@ from engram.checks.toy_runs import (
     train_runs,
     train_runs_alone,
     trees_equal,
-    vary_floats,
+    vary_options,
 )
 from engram.data.dataset import Data
 from engram.engine import checkpoints as checkpoint
@@ -49,6 +50,7 @@ from engram.learner.learner import RunLearner
 from engram.learner.structural_key import structural_key
 from engram.learner.tensor_tree import leaves, tree_map
 from engram.methods.finetune import Finetune
+from engram.methods.join import Join
 from engram.methods.method import Method, Update
 from engram.models.forward_pass import Output
 from engram.streams import Stream, class_incremental
@@ -114,13 +116,25 @@ def check_lockstep_with_dropout(method: Method) -> None:
 
 
 def check_lockstep_with_strengths(method: Method) -> None:
-    """The same with another value of every float field in each run."""
-    methods = vary_floats(shrink_settings(method), len(ORDERS))
+    """The same with another value of every `PerRun` option in each run."""
+    mine = shrink_settings(method)
+    methods = vary_options(mine, len(ORDERS))
     if methods[1] == methods[0]:
-        raise DoesNotApply("no float field")
+        raise DoesNotApply(_suggest_per_run(mine))
     require_equal_alone(
         make_runs(methods, make_streams())
-    )  # not one group, if a float decides what networks compute
+    )  # not one group, if an option decides what networks compute
+
+
+def _suggest_per_run(method: Method) -> str:
+    parts = method.parts if isinstance(method, Join) else (method,)
+    found = [f.name for part in parts for f in fields(part) if type(getattr(part, f.name)) is float]
+    if not found:
+        return "no option is a float"
+    return (
+        f"no option is declared PerRun; with `{found[0]}: engram.PerRun`, runs that differ in it "
+        "train together"
+    )
 
 
 def check_resume_is_uninterrupted(method: Method) -> None:
@@ -205,7 +219,7 @@ def _data_with_broken_class() -> Data:
 
 def check_it_does_something(method: Method) -> None:
     """From the second task on, weights or scores differ from those of plain finetuning."""
-    verbs = ("replay", "loss", "gradient", "step", "scores", "start", "between", "finish")
+    verbs = ("replay", "loss", "gradient", "step", "scores", "start", "phases", "finish")
     if not any(method.implements(verb) for verb in (*verbs, "networks")):
         raise DoesNotApply("it is finetuning")
     mine, plain = (
@@ -399,9 +413,10 @@ def check_other_settings_beside_it(method: Method) -> None:
         raise DoesNotApply("no number or switch among its fields")
     runs.append(make_runs([mine, mine], [stream, stream])[1])
     every = [train_runs(runs[:1]), *alone, train_runs(runs[-1:])]
-    require_equal_alone(
-        runs, {(p, k): after for p, one in enumerate(every) for (_, k), after in one.items()}
-    )
+    alone_of_each = {(p, k): after for p, one in enumerate(every) for (_, k), after in one.items()}
+    with warnings.catch_warnings():  # which of its floats keep runs apart is said elsewhere
+        warnings.simplefilter("ignore", UserWarning)
+        require_equal_alone(runs, alone_of_each)
 
 
 def _train_or_none(method: Method, stream: Stream) -> Trained | None:

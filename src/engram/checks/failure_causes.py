@@ -121,7 +121,7 @@ def explain_lockstep_difference(run: Run, fields_differ: bool = False) -> str:
         )
     if fields_differ:
         return (
-            "a float field is a number in a run alone and a tensor here, in the precision of the "
+            "a PerRun option is a number in a run alone and a tensor here, in the precision of the "
             "weights: use it in arithmetic as it is (torch.tensor(self.decay) is float32)"
         )
     return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from engram.checks.toy_runs import (
     make_streams,
     shrink_settings,
     spy_on,
+    spy_on_host_verbs,
     train_runs,
 )
 from engram.engine.evaluation import MOST_GROWTH as MEASURE
@@ -31,6 +33,7 @@ from engram.experiments.build_methods import build_method, plain_method
 from engram.learner.parameter_layout import Network
 from engram.learner.tensor_tree import flatten, leaves, tree_shapes
 from engram.memory import Exemplars, Memory
+from engram.methods.join import Join
 from engram.methods.method import (
     ARGMAX_OR_THRESHOLD,
     VERBS,
@@ -75,21 +78,20 @@ def check_single_precision(method: Method) -> None:
 
 def watch_verbs(method: Method) -> Method:
     """Wrap a method so that the return values of its verbs are checked."""
+    kind = type(method)
+
+    def around(verb: str, look: Any, original: Callable[..., Any], *args: Any) -> Any:
+        answer = original(*args)
+        if fault := look(answer, *args):
+            raise BrokenRule(find_place(kind, "phases" if verb == "before" else verb) + fault)
+        return answer
+
     for verb, look in INSPECTIONS.items():
         if method.implements(verb):
-            place = find_place(type(method), verb)
-
-            def around(
-                original: Callable[..., Any], *args: Any, look: Any = look, place: str = place
-            ) -> Any:
-                answer = original(*args)
-                fault = look(answer, *args)
-                if fault:
-                    raise BrokenRule(place + fault)
-                return answer
-
-            method = spy_on(method, verb, around)
-    return method
+            method = spy_on(method, verb, partial(around, verb, look))
+    return spy_on_host_verbs(
+        method, lambda verb, *args: around(verb, partial(_inspect_host, verb), *args)
+    )
 
 
 def _inspect_terms(terms: Any, *_: Any) -> str:
@@ -142,40 +144,32 @@ def _inspect_scores(found: Any, output: Any, _state: Any) -> str:
     return "" if good else f"scores must be [rows, classes] {wanted}, they are {_kind(found)}"
 
 
-def _inspect_host(verb: str) -> Callable[..., str]:
-    def look(found: Any, learner: Any, *_: Any) -> str:
-        state, kept, weights = learner.state, learner.exemplars, learner.vector
-        if found is not None:
-            return f"{verb} edits the learner and returns nothing, it returns {_kind(found)}"
-        if not isinstance(state, dict) or not _all_tensors(state):
-            return (
-                f"after {verb}, learner.state must be a dict of tensors (or of dicts and tuples of "
-                f"them), it holds {_kind(_first_odd_leaf(state))}: only tensors can be "
-                "stacked, saved, mapped"
-            )
-        if not isinstance(kept, Exemplars):
-            return (
-                f"after {verb}, learner.exemplars must be what Memory.update returns, it is "
-                f"{_kind(kept)}"
-            )
-        if not isinstance(weights, Tensor) or weights.shape != learner.free.shape:
-            want = tuple(learner.free.shape)
-            return (
-                f"after {verb}, learner.vector must have the shape {want}, it is {_kind(weights)}"
-            )
-        return ""
-
-    return look
+def _inspect_host(verb: str, found: Any, learner: Any, _task: Any) -> str:
+    state, kept, weights = learner.state, learner.exemplars, learner.vector
+    if found is not None:
+        return f"{verb} edits the learner and returns nothing, it returns {_kind(found)}"
+    if not isinstance(state, dict) or not _all_tensors(state):
+        return (
+            f"after {verb}, learner.state must be a dict of tensors (or of dicts and tuples of "
+            f"them), it holds {_kind(_first_odd_leaf(state))}: only tensors can be "
+            "stacked, saved, mapped"
+        )
+    if not isinstance(kept, Exemplars):
+        return (
+            f"after {verb}, learner.exemplars must be what Memory.update returns, it is "
+            f"{_kind(kept)}"
+        )
+    if not isinstance(weights, Tensor) or weights.shape != learner.free.shape:
+        want = tuple(learner.free.shape)
+        return f"after {verb}, learner.vector must have the shape {want}, it is {_kind(weights)}"
+    return ""
 
 
 INSPECTIONS: dict[str, Callable[..., str]] = {
-    "start": _inspect_host("start"),
     "loss": _inspect_terms,
     "remember": _inspect_remembered,
     "gradient": _inspect_direction,
     "step": _inspect_state("step"),
-    "between": _inspect_host("between"),
-    "finish": _inspect_host("finish"),
     "scores": _inspect_scores,
 }
 
@@ -283,7 +277,7 @@ def _divergence(
 
 
 def _list_writing_verbs(method: Method) -> str:
-    verbs = [v for v in ("start", "gradient", "step", "between", "finish", "scores")
+    verbs = [v for v in ("start", "phases", "gradient", "step", "finish", "scores")
              if method.implements(v)]  # fmt: skip
     return ", ".join(verbs) or "the networks"
 
@@ -302,7 +296,7 @@ def check_frozen_dataclass_with_defaults(method: Method) -> None:
     require(own, f"decorate {name} with @dataclass(frozen=True, kw_only=True)")
     frozen = getattr(kind, "__dataclass_params__").frozen  # noqa: B009 - unknown to type checkers
     require(frozen, f"{name} can be changed: write @dataclass(frozen=True, kw_only=True)")
-    if hasattr(method, "parts"):  # a composition has parts in place of defaults
+    if isinstance(method, Join):  # it has parts in place of defaults
         return
     bare = [
         f.name
@@ -357,7 +351,7 @@ def check_declarations(method: Method) -> None:
     )
     held = [n for n, value in vars(method).items() if isinstance(value, Memory)]
     require(
-        not held or method.memory_budget is not None,
+        not held or method.memory is not None,
         f"the field {', '.join(held)} holds a Memory, but the budget is read from a field called "
         "memory: rename it",
     )
@@ -416,7 +410,7 @@ def check_verbs_are_known(method: Method) -> None:
         fault = describe_wrong_arguments(type(method), verb)
         require(not fault, find_place(type(method), verb) + fault)
     library = type(method).__module__.startswith("engram.")
-    own = any(method.implements(verb) for verb in VERBS) or method.head != Method.head
+    own = any(method.implements(verb) for verb in VERBS) or method.head != Method().head
     require(
         own or library,
         f"{name} overrides no verb, so it is plain finetuning: write at least one of "

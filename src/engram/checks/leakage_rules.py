@@ -98,7 +98,7 @@ def _train_until(method: Method, stream: Stream, last: int, loss: str = "ce") ->
 
 def check_memory_within_budget(method: Method) -> None:
     """After every task: no more items than allowed, each a training row of a task so far."""
-    memory = method.memory_budget
+    memory = method.memory
     stream = make_streams()[1]
     try:
         trained = train_runs(make_runs(shrink_memory(shrink_settings(method)), [stream]))
@@ -114,7 +114,7 @@ def check_memory_within_budget(method: Method) -> None:
         kept, limit = after.exemplars, 0
         if memory is not None:
             own = after.stage.learner
-            tight_memory = shrink_memory(method).memory_budget or memory
+            tight_memory = shrink_memory(method).memory or memory
             groups = int((own.opened >= 0).sum())
             sizes = [len(task.train) for task in stream.tasks[: stage + 1]]
             limit = tight_memory.capacity(groups=groups, sizes=sizes) or 0
@@ -137,7 +137,7 @@ def _require_own_items(stream: Stream, kept: Any, stage: int) -> None:
 
 def check_exemplars_are_trained_on(method: Method) -> None:
     """A declared memory is filled; what it keeps comes back, and the update depends on it."""
-    if method.memory_budget is None:
+    if method.memory is None:
         raise DoesNotApply("declares no memory")
     require(
         len(_kept_items(method)) > 0,

@@ -23,15 +23,16 @@ from engram.checks.toy_runs import (
     StageCopy,
     accuracies,
     all_finite,
+    change_parts,
     copy_stage,
     enter_task,
     make_clouds,
     make_runs,
     make_streams,
+    scale_floats,
     shrink_settings,
-    spy_on,
+    spy_on_host_verbs,
     train_runs,
-    vary_floats,
 )
 from engram.data.dataset import Data
 from engram.engine.engine import Engine
@@ -39,7 +40,7 @@ from engram.engine.evaluation import test_items
 from engram.errors import BadArgument, plural
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import leaves, nbytes
-from engram.methods.method import DECISIONS, Method
+from engram.methods.method import DECISIONS, HostVerb, Method
 from engram.streams import (
     Stream,
     class_incremental,
@@ -116,7 +117,7 @@ def check_state_is_a_tree_of_tensors(method: Method) -> None:
             )
         sizes.append(nbytes(state))
     grown = sizes[-1] - sizes[1]
-    if not getattr(method, "grows", False):
+    if not method.grows:
         require(
             grown < nbytes(trained[0, 0].vector),
             f"state grows by {grown} bytes from the "
@@ -148,17 +149,14 @@ def check_finish_leaves_statistics_alone(method: Method) -> None:
     """Host verbs move no running statistics of batch normalisation; training does."""
     moved: list[str] = []
 
-    def watch(verb: str) -> Method:
-        def around(original: object, learner: RunLearner, task: Task, *more: object) -> None:
-            kept = {k: v.clone() for k, v in learner.buffers.items()}
-            original(learner, task, *more)  # type: ignore[operator]
-            if any(not torch.equal(v, learner.buffers[k]) for k, v in kept.items()):
-                moved.append(verb)
+    def around(verb: str, original: HostVerb, learner: RunLearner, task: Task) -> None:
+        kept = {k: v.clone() for k, v in learner.buffers.items()}
+        original(learner, task)
+        if any(not torch.equal(v, learner.buffers[k]) for k, v in kept.items()):
+            moved.append(verb)
 
-        return spy_on(shrink_settings(method), verb, around)
-
-    for verb in ("start", "between", "finish"):
-        trained = train_runs(make_runs(watch(verb), make_streams()[:1], model="normed"))
+    watched = spy_on_host_verbs(shrink_settings(method), around)
+    trained = train_runs(make_runs(watched, make_streams()[:1], model="normed"))
     require(
         not moved,
         f"{', '.join(sorted(set(moved)))} moves running statistics: pass rows "
@@ -234,7 +232,7 @@ def check_known_classes_are_learnt(method: Method) -> None:
 def list_milder_methods(method: Method) -> Iterator[Method]:
     """Iterate over the method and milder variants, as a penalty may be too strong."""
     yield method
-    *_, smaller = vary_floats(method, 7)  # 1 / 64
+    smaller = change_parts(method, lambda part: scale_floats(part, 1 / 64))
     if smaller != method:
         yield smaller
 
@@ -279,7 +277,7 @@ def check_refined_labels_in_lockstep(method: Method) -> None:
 def check_stored_labels_stay_incomplete(method: Method) -> None:
     """Exemplars come back with the labels of their own task, not with those that came later."""
     _require_label_sets(method)
-    if method.memory_budget is None or method.reads == "past":
+    if method.memory is None or method.reads == "past":
         raise DoesNotApply("keeps no exemplars, or may read the past")
     at = enter_task(shrink_settings(method), stage=2, on=make_refined_streams()[:2])
     stream = at.learners[0].stream

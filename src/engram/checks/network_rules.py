@@ -20,6 +20,7 @@ from engram.engine.training import Training
 from engram.errors import EngramError
 from engram.methods.finetune import Finetune
 from engram.models.build import build
+from engram.models.classifier import read_unmappable
 from engram.models.forward_pass import forward_context
 from engram.models.user_networks import is_built
 from engram.streams import class_incremental
@@ -194,7 +195,7 @@ def check_gradients_reach_all_weights(one: NetworkCandidate) -> None:
 
 def check_lockstep_is_the_loop(one: NetworkCandidate) -> None:
     """Runs that train together end with the weights of runs that train alone."""
-    reasons = getattr(one.net, "unmappable", ())
+    reasons = read_unmappable(one.net)
     if reasons:
         raise DoesNotApply(f"it trains one run at a time: {'; '.join(reasons)}")
     runs = one.runs(EXACT, 2)

@@ -9,7 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -36,7 +36,8 @@ from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import leaves, tree_map
 from engram.memory import Exemplars, Memory
 from engram.methods.join import Join
-from engram.methods.method import Method, Prologue
+from engram.methods.method import Method, Phase, Prologue
+from engram.per_run import per_run_fields
 from engram.records.stage_result import StageResult
 from engram.streams import Stream, class_incremental
 
@@ -117,7 +118,7 @@ def _asks_for_graphs(method: Method) -> bool:
     learner = Engine([run], device="cpu").learner(run)
     learner.open_classes(0)
     try:
-        call_verb(method.start, learner)
+        call_verb("start", method.start, learner)
     except BadArgument as error:
         return str(error).startswith("model:")
     return False
@@ -310,27 +311,30 @@ def shrink_memory(method: Method) -> Method:
     sizes = {"total": 12, "per_class": 2, "per_task": 3}
 
     def smaller(part: Method) -> Method:
-        memory = getattr(part, "memory", None)
-        if not isinstance(memory, Memory):
+        memory = part.memory
+        given = "memory" in {field.name for field in fields(part)}
+        if not given or not isinstance(memory, Memory):
             return part
-        given = {k: v for k, v in sizes.items() if getattr(memory, k) is not None}
-        return replace(part, memory=replace(memory, **given))  # type: ignore[call-arg, arg-type]
+        small = {k: v for k, v in sizes.items() if getattr(memory, k) is not None}
+        return replace(part, memory=replace(memory, **small))  # type: ignore[call-arg, arg-type]
 
     return change_parts(method, smaller)
 
 
-def vary_floats(method: Method, count: int) -> list[Method]:
-    """Copies of a method whose float fields differ, as far as the method accepts them."""
-    found = [method]
-    for number in range(1, count):
-        found.append(change_parts(method, lambda part, n=number: _scale_floats(part, 0.5**n)))
-    return found
+def vary_options(method: Method, count: int) -> list[Method]:
+    """Copies of a method whose `PerRun` options differ, as far as the method accepts them."""
+    return [method] + [
+        change_parts(method, lambda part, n=number: scale_floats(part, 0.5**n, declared=True))
+        for number in range(1, count)
+    ]
 
 
-def _scale_floats(part: Method, factor: float) -> Method:
+def scale_floats(part: Method, factor: float, *, declared: bool = False) -> Method:
+    """The method with other floats: all that it accepts, or those `declared` as `PerRun`."""
+    names = per_run_fields(type(part))
     for field in fields(part):
         value = getattr(part, field.name)
-        if field.init and isinstance(value, float):
+        if field.init and isinstance(value, float) and (field.name in names or not declared):
             part = replace_field(part, field.name, value * factor)
     return part
 
@@ -403,6 +407,24 @@ def enter_task(
     trainer = LockstepTrainer(learners, methods, training, slots=sampler.slots)
     trainer.load(rows, fixed=False)
     return TaskStart(method, learners, trainer, rows)
+
+
+def spy_on_host_verbs(method: Method, around: Callable[..., Any]) -> Method:
+    """A copy of a method whose host verbs go through ``around(name, original, learner, task)``."""
+
+    def watch(name: str) -> Callable[..., Any]:
+        return lambda original, *args: around(name, original, *args)
+
+    def phases(original: Callable[..., Any], stage: int) -> tuple[Phase, ...]:
+        return tuple(
+            replace(one, before=partial(watch("before"), one.before)) if one.before else one
+            for one in original(stage)
+        )
+
+    for name in ("start", "finish"):
+        if method.implements(name):
+            method = spy_on(method, name, watch(name))
+    return spy_on(method, "phases", phases) if method.implements("phases") else method
 
 
 def spy_on(method: Method, verb: str, around: Callable[..., Any]) -> Method:

@@ -27,7 +27,7 @@ from engram.engine.training import PRECISIONS
 from engram.errors import bad, check_int
 from engram.learner.feed import Feed
 from engram.learner.networks import Net
-from engram.learner.parameter_layout import Networks
+from engram.learner.parameter_layout import Networks, Views
 from engram.models.classifier import Encoder
 from engram.models.forward_pass import Output
 from engram.novelty.detector import Detector
@@ -50,8 +50,8 @@ class FixedNet(Net):
         return self.networks.layout.flatten(self.params[k] for k in self.networks.layout.shapes)
 
     @property
-    def params(self) -> Mapping[str, Tensor]:
-        return dict(self.bundle.named_parameters())
+    def params(self) -> Views:
+        return Views(self.bundle.named_parameters())
 
     def statistics(self) -> dict[str, Tensor]:
         return dict(self.bundle.named_buffers())

@@ -1,9 +1,9 @@
 """Widening: more output columns for a network and its method's state; old entries stay bit-exact.
 
 The method itself lays out its state for a wider head: a fresh learner of the new width goes through
-`start`, `between` and `finish` on a few made-up rows, without training. Its values for closed
-columns are the initial values of the new columns, and the axes along which its tensors are longer
-are those that count classes or parameters.
+`start`, what phases call before them, and `finish` on a few made-up rows, without training. Its
+values for closed columns are the initial values of the new columns, and the axes along which its
+tensors are longer are those that count classes or parameters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from engram.deploy.new_task import LearnerSettings, OpenEndedStream, make_placeholder_stream
 from engram.engine.factory import LearnerFactory
 from engram.engine.loop import finish_task, open_task
-from engram.engine.phases import call_between, list_phases
+from engram.engine.phases import call_before, list_phases
 from engram.engine.portable_state import PortableState, restore_state
 from engram.engine.run_definition import Run
 from engram.errors import EngramError
@@ -83,9 +83,8 @@ class _WiderState:
         """Return the tensors of a learner that started and finished a task without training."""
         one, methods = self.learner, [settings.method]
         open_task([one], methods, self.training, 0)
-        for number, phase in list_phases(settings.method, 0):
-            if number:
-                call_between([one], methods, phase)
+        for number, _ in list_phases(settings.method, 0):
+            call_before([one], methods, number)
         finish_task([one], methods)
         probes = {
             key: dict(detector.start(gather_facts(one))) for key, detector in detectors.items()

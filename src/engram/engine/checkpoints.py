@@ -257,6 +257,8 @@ class ResumePoint:
         flat = {k.removeprefix("resume/"): v for k, v in tensors.items() if k.startswith("resume/")}
         phase, epoch, step = facts["position"]
         tree = rebuild_tree(facts["structure"], flat)
+        # files of earlier versions lack it; of the built-in methods only BiC sets rows aside
+        tree.setdefault("aside", torch.empty(0, dtype=torch.long))
         return cls((phase, epoch, step), facts["facts"], tree)
 
     @property
@@ -410,7 +412,8 @@ class StepSlices:
             "steps": int(np.asarray(now.trainer.steps).reshape(-1)[run]),
         }  # fmt: skip
         tensors = {
-            "free": self.free[run], "earlier": earlier_curve, "curve": curve,
+            "free": self.free[run], "aside": now.learners[run].aside,
+            "earlier": earlier_curve, "curve": curve,
             "trainer": now.trainer.state_dict(run), "best": {"0": best[run]} if best else {},
         }  # fmt: skip
         return ResumePoint(position, facts, tensors)

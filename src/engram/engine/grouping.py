@@ -12,7 +12,7 @@ from torch import nn
 
 from engram.engine.backend import resolve_device
 from engram.engine.factory import LearnerFactory, has_tiny_steps
-from engram.engine.hyperparameters import varying_values
+from engram.engine.hyperparameters import explain_apart, varying_values
 from engram.engine.pretraining import PRETRAINING_STAGE, declared_pretraining, pending_pretraining
 from engram.engine.run_definition import Run
 from engram.engine.trainers.compiled import check_compiler
@@ -125,7 +125,20 @@ class RunGrouping:
                     break
             else:
                 found[self.compatibility_key(run)].append([place])
+        for groups in found.values():
+            self._warn_of_undeclared(groups)
         return [group for groups in found.values() for group in groups]
+
+    def _warn_of_undeclared(self, groups: Sequence[Sequence[int]]) -> None:
+        """Say once what would let groups of equal shapes train together."""
+        if self.together is False or self.group_size or len(groups) == 1:
+            return
+        first, other = (groups[place][0] for place in (0, 1))
+        why = explain_apart([self.runs[first].method, self.runs[other].method])
+        # if they would not train together anyway, there is nothing to say
+        if why and not self._factory.skeleton(self.runs[first]).unmappable:
+            if self.maps([first, other]):
+                warnings.warn(why, stacklevel=2)
 
     def maps(self, group: Sequence[int]) -> bool:
         """Whether a group trains in lockstep."""
@@ -216,7 +229,7 @@ def _method_declarations(method: Method, tasks: int) -> Any:
     stages = range(tasks)
     replays, phases = [method.replay(k) for k in stages], [method.phases(k) for k in stages]
     # the host fills memories run by run; only a reservoir on the device must have one size for all
-    budget = method.memory_budget if any(one.renew == "step" for one in replays) else None
+    budget = method.memory if any(one.renew == "step" for one in replays) else None
     before = declared_pretraining(method)
     rhythm = before and (before.iterations, before.batch_size, before.lr)
     return structural_key((method.reads, budget, replays, phases, rhythm))

@@ -1,9 +1,9 @@
 """Host verbs of many learners, with their average gradients computed in one mapped pass.
 
-``start``, ``between`` and ``finish`` are plain Python for one learner. Called one after the other,
-their importance passes would dominate a study of hundreds of runs. Therefore verbs run in a thread
-until one requests an average gradient: that thread is paused, and another one continues with the
-rest. When all are waiting or done, one mapped pass computes all requested gradients. This is
+``start``, ``finish`` and ``Phase.before`` are plain Python for one learner. Called one after the
+other, their importance passes would dominate a study of hundreds of runs. Therefore verbs run in a
+thread until one requests an average gradient: that thread is paused, and another one continues with
+the rest. When all are waiting or done, one mapped pass computes all requested gradients. This is
 transparent to methods, and verbs without requests need no thread of their own.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +28,7 @@ from engram.learner.learner_proxy import call_verb
 from engram.learner.objectives import competing_classes
 from engram.learner.structural_key import structural_key
 from engram.learner.tensor_tree import stack
-from engram.methods.method import Method
+from engram.methods.method import HostVerb, Method
 
 ENTRIES_AT_ONCE = 1 << 28  # input or gradient entries of one mapped pass
 
@@ -47,16 +47,14 @@ class _Request(NamedTuple):
 class _VerbThread:
     """A thread that runs verbs until one requests an average gradient, and pauses there.
 
-    `rest`, a queue of (learner, verb) pairs, is shared by all threads; only one runs at a time.
+    `rest`, a queue of (learner, name, verb), is shared by all threads; only one runs at a time.
     """
 
-    def __init__(
-        self, rest: deque[tuple[RunLearner, Callable[..., None]]], more: tuple[Any, ...]
-    ) -> None:
+    def __init__(self, rest: deque[tuple[RunLearner, str, HostVerb]]) -> None:
         self.request: _Request | None = None
         self.gradient: Tensor | None = None
         self._error: BaseException | None = None
-        self._rest, self._more = rest, more
+        self._rest = rest
         # each lock is acquired by one thread and released by the other; faster than semaphores
         self._go, self._back = threading.Lock(), threading.Lock()
         self._go.acquire()
@@ -85,9 +83,9 @@ class _VerbThread:
     def _main(self) -> None:
         try:
             while self._rest:
-                learner, verb = self._rest.popleft()
+                learner, name, verb = self._rest.popleft()
                 learner._average = self._request
-                call_verb(verb, learner, *self._more)
+                call_verb(name, verb, learner)
         except BaseException as error:  # handed to the caller of `start` or `resume`
             self._error = error
         self._back.release()
@@ -105,31 +103,32 @@ class _VerbThread:
 
 
 def call_for_all_with_values(
-    learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, *more: Any
+    learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, phase: int = 0
 ) -> None:
     """Call `call_for_all`, then compute missing values of `Method.remember` for all exemplars."""
     before = [snapshot_memory(one) for one in learners]
-    call_for_all(learners, methods, verb, *more)
+    call_for_all(learners, methods, verb, phase)
     for learner, method, memory in zip(learners, methods, before, strict=True):
         complete_values(learner, method, memory)
 
 
 def call_for_all(
-    learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, *more: Any
+    learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, phase: int = 0
 ) -> None:
-    """Call a host verb for every learner, with the task and, of ``between``, the phase."""
-    if not any(m.implements(verb) for m in methods):
-        return
-    if len(learners) == 1:
-        call_verb(getattr(methods[0], verb), learners[0], *more)
-        return
+    """Call ``start``, ``finish`` or ``before``, that of a phase, of each learner's own method."""
     # if methods differ, so do the structural keys of terms that read their fields
-    pairs = zip(learners, methods, strict=True)
-    rest = deque((learner, getattr(method, verb)) for learner, method in pairs)
+    rest = deque(
+        (learner, f"{type(method).__name__}.{verb}", function)
+        for learner, method in zip(learners, methods, strict=True)
+        if (function := _find_host_verb(method, verb, learner.stage, phase)) is not None
+    )
+    if len(rest) == 1:
+        learner, name, function = rest.popleft()
+        call_verb(name, function, learner)
     waiting: list[_VerbThread] = []
     try:
         while rest:
-            waiting.append(_VerbThread(rest, more))
+            waiting.append(_VerbThread(rest))
             waiting[-1].start()
         while waiting := [worker for worker in waiting if worker.request is not None]:
             for part in _group_alike(waiting):
@@ -145,6 +144,13 @@ def call_for_all(
                 worker.abandon()
         for learner in learners:
             learner._average = None
+
+
+def _find_host_verb(method: Method, verb: str, stage: int, phase: int) -> HostVerb | None:
+    if verb == "before":
+        return method.phases(stage)[phase].before
+    own: dict[str, HostVerb] = {"start": method.start, "finish": method.finish}
+    return own[verb] if method.implements(verb) else None
 
 
 def _group_alike(waiting: Sequence[_VerbThread]) -> list[list[_VerbThread]]:

@@ -30,7 +30,7 @@ from engram.engine.evaluation import (
 )
 from engram.engine.history import History, PhaseLog
 from engram.engine.optim import BestEpoch, Schedule, reset_optimizer
-from engram.engine.phases import call_between, list_phases, prepare_phase
+from engram.engine.phases import call_before, list_phases, prepare_phase
 from engram.engine.run_definition import check_validation
 from engram.engine.sampler import build_sampler, check_budget
 from engram.engine.stored_values import encode_latents, freeze_root
@@ -75,8 +75,8 @@ def train_task(
     encode_latents(learners, methods[0], stage)
     for number, phase in list_phases(methods[0], stage, points):
         resumed = bool(points) and number == points[0].position[0]
-        if number and not resumed:
-            call_between(learners, methods, phase)
+        if not resumed:
+            call_before(learners, methods, number)
         with prepare_phase(learners, training, phase, number, resumed) as (settings, free):
             now = PhaseTraining(
                 learners, methods, settings, phase, number, mapped=mapped, capture=capture,
@@ -127,6 +127,8 @@ def open_task(
     if resumed:
         for learner in learners:
             learner.enter(stage)
+            if learner.resume_point is not None:
+                learner.aside = learner.resume_point.tensors["aside"]
     else:
         vectors = torch.stack([one.vector for one in learners]).unbind(0)  # one call, not thousands
         for learner, vector in zip(learners, vectors, strict=True):
@@ -254,7 +256,7 @@ class PhaseTraining:
 def finish_task(learners: Sequence[RunLearner], methods: Sequence[Method]) -> None:
     """Call `Method.finish` for all runs that have not diverged."""
     for one in learners:
-        one.latents = {}
+        one.latents, one.aside = {}, None
     alive = [i for i, one in enumerate(learners) if one.diverged < 0]
     host_verbs.call_for_all_with_values(
         [learners[i] for i in alive], [methods[i] for i in alive], "finish"

@@ -31,22 +31,23 @@ def list_phases(
     return [(number, phase) for number, phase in phases[first:] if phase.rows != "none"]
 
 
-def call_between(learners: Sequence[RunLearner], methods: Sequence[Method], phase: Phase) -> None:
-    """Call `Method.between` before the next phase of the task.
+def call_before(learners: Sequence[RunLearner], methods: Sequence[Method], number: int) -> None:
+    """Call `Phase.before` of the `number`-th phase of the task, each method its own.
 
     It is called for diverged runs too, because their state must have the same structure as that of
     the others. They get their initial weights meanwhile, since methods do not expect NaN.
     """
-    if not methods[0].implements("between"):
+    stage = learners[0].stage
+    if methods[0].phases(stage)[number].before is None:
         return
     broken = [(one, one.vector, one.buffers) for one in learners if one.diverged >= 0]
     for one, *_ in broken:
         one.vector, one.buffers = one.networks.initial()
         one.state = tree_map(torch.nan_to_num, one.state)
-    host_verbs.call_for_all_with_values(learners, methods, "between", phase)
+    host_verbs.call_for_all_with_values(learners, methods, "before", number)
     for one, vector, buffers in broken:
         one.vector, one.buffers = vector, buffers
-    encode_latents(learners, methods[0], learners[0].stage)
+    encode_latents(learners, methods[0], stage)
 
 
 @contextmanager
@@ -59,7 +60,7 @@ def prepare_phase(
     has its weights and optimiser already.
     """
     settings = _phase_settings(training, phase)
-    if (number or phase != TASK) and not resumed:
+    if (number or phase != TASK or phase.before is not None) and not resumed:
         for learner in learners:
             if phase.reinitialise:
                 learner.vector, learner.buffers = learner.networks.initial()

@@ -40,7 +40,7 @@ class Run:
         if self.stream.online and (self.training.epochs > 1 and not self.training.iterations):
             raise bad("epochs", "1, because the stream is online", self.training.epochs)
         check_label_kind(self)
-        memory = self.method.memory_budget
+        memory = self.method.memory
         if memory is not None:
             memory.check(groups=int(self.stream.visible.sum()), tasks=len(self.stream))
 
@@ -74,7 +74,7 @@ def resolve_auto(stream: Stream) -> dict[str, str]:
 
 def check_exemplars(run: Run) -> None:
     """Raise if a memory has more exemplars per class or task than the largest one has rows."""
-    memory, stream = run.method.memory_budget, run.stream
+    memory, stream = run.method.memory, run.stream
     if memory is None:
         return
     for kind, asked in (("class", memory.per_class), ("task", memory.per_task)):
@@ -143,9 +143,8 @@ def _describe_fitting_methods(kind: str) -> str:
     )
 
 
-def _describe_decisions(method: object) -> str:
-    decides: tuple[str, ...] = getattr(method, "decides", ())
-    return " or ".join(decides) or "no decision"
+def _describe_decisions(method: Method) -> str:
+    return " or ".join(method.decides) or "no decision"
 
 
 def score_batch(scores: Tensor, batch: Batch, kind: str) -> Tensor:

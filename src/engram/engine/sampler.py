@@ -1,5 +1,5 @@
 """`Sampler`: which rows of the task and the memory each step of an epoch sees, with reservoirs and
-held-out exemplars, as a pure function of (seed, stage, epoch, step).
+rows that a method has set aside, as a pure function of (seed, stage, epoch, step).
 
 Begin with `build_sampler`, which stacks the `TrainingRows` of all runs to one table; a `Sampler`
 selects from it the `StepRows` of an epoch, [R, S, B]: R runs, S steps, B rows.
@@ -19,7 +19,6 @@ from engram.engine.training import Training
 from engram.errors import bad
 from engram.learner.batch import TrainingRows
 from engram.learner.learner import RunLearner
-from engram.learner.learner_proxy import open_proxy
 from engram.memory.exemplars import Exemplars
 from engram.methods.method import Method, Phase, ReplaySpec
 
@@ -398,9 +397,7 @@ def build_sampler(
         items = [_memory_only(one, method) for one in learners]
     else:
         items = [_task_items(one, replay, stage) for one in learners]
-        if replay.held:
-            pairs = zip(learners, items, strict=True)
-            items = [drop_held_out(one, own, method, replay.held) for one, own in pairs]
+    items = [_leave_out(one, own) for one, own in zip(learners, items, strict=True)]
     rows = multiple if not training.rows_per_step else 1
     if training.class_weights:
         items = [balance_classes(one) for one in items]
@@ -458,15 +455,26 @@ def _memories_to_replay(
     device = learners[0].device
     items = [one.items(one.exemplars.rows, one.exemplars.stages) for one in learners]
     if replay.kind == "tasks":
-        past = [[one.take(one.stages == k) for one in items] for k in range(stage)]
+        past = [
+            [
+                _leave_out(one, own.take(own.stages == k))
+                for one, own in zip(learners, items, strict=True)
+            ]
+            for k in range(stage)
+        ]
         return [pad_runs(one, device, multiple=multiple) for one in past], replay.size
+    if replay.renew == "task":
+        items = [_leave_out(one, own) for one, own in zip(learners, items, strict=True)]
+    elif any(_leave_out(one, own) is not own for one, own in zip(learners, items, strict=True)):
+        wanted = "rows of the task only, where replay renews the memory in every step"
+        raise bad("learner.set_aside", wanted, "exemplars")
     copies = replay.draws if replay.renew == "task" else 1
     return [pad_runs(items, device)] * copies, replay.size or SIZE_OF_BATCH
 
 
 def _reservoir_slots(method: Method) -> int:
     """Slots of a reservoir that is renewed with every step."""
-    memory = method.memory_budget
+    memory = method.memory
     if memory is None or memory.policy != "reservoir":
         wanted = f"a reservoir for {type(method).__name__}, as in Memory(total=500, "
         raise bad("memory", wanted + "policy='reservoir'), because replay has renew='step'", memory)
@@ -475,7 +483,7 @@ def _reservoir_slots(method: Method) -> int:
 
 def check_budget(learner: RunLearner, method: Method) -> None:
     """Refuse more exemplars than the method declared."""
-    memory, stage = method.memory_budget, learner.stage
+    memory, stage = method.memory, learner.stage
     limit: int | None = 0
     if memory is not None:
         seen = learner.stream.visible[: stage + 1]  # a class that comes back is a group of its own
@@ -488,23 +496,14 @@ def check_budget(learner: RunLearner, method: Method) -> None:
         )  # fmt: skip
 
 
-# -- rows that a method puts aside -----------------------------------------------------------------
+# -- rows that a method has set aside --------------------------------------------------------------
 
 
-def drop_held_out(
-    learner: RunLearner, items: TrainingRows, method: Method, every: int
-) -> TrainingRows:
-    """The items without exemplars put aside, those to be stored after the task included.
-
-    No batch holds those: a second step may be fitted on them. A random memory chooses by keys
-    alone, so what it will keep is known before the task is learnt.
-    """
-    memory = method.memory_budget
-    if memory is None or memory.policy != "random":
-        wanted = "a memory of the policy 'random', because replay puts rows aside"
-        raise bad("memory", wanted, memory)
-    with open_proxy(learner) as seen:
-        after = memory.update(seen, learner.task.train)
-    aside = [kept.rows[kept.ranks % every == 1] for kept in (learner.exemplars, after)]
-    left = ~torch.isin(items.rows, torch.cat(aside))
-    return items.take(left)
+def _leave_out(learner: RunLearner, items: TrainingRows) -> TrainingRows:
+    """The items without rows that the method has set aside."""
+    if learner.aside is None or not len(learner.aside):
+        return items
+    aside = torch.isin(items.rows, learner.aside)
+    if aside.all() and items.length:
+        raise bad("learner.set_aside", "some rows left to train on", f"all {items.length}")
+    return items.take(~aside) if aside.any() else items

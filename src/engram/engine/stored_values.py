@@ -183,10 +183,10 @@ def encode_latents(learners: Sequence[RunLearner], method: Method, stage: int) -
     for learner in learners:
         if len(learner.exemplars) and LATENT_NAME not in learner.values:
             wanted = f"{type(method).__name__}.remember to return a value called {LATENT_NAME!r}"
-            raise bad("remember", wanted + " (net.at('net.root')(batch.x))", sorted(learner.values))
+            raise bad("remember", wanted + " (net.root(batch.x))", sorted(learner.values))
         rows, order = learner.items().rows.sort()
         stages = learner.items().stages[order]
-        root, parts = learner.net().at("net.root"), []
+        root, parts = learner.net().root, []
         with torch.no_grad():
             starts = range(0, len(rows), ENCODED_AT_ONCE)
             some = [slice(start, start + ENCODED_AT_ONCE) for start in starts]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engram import distributed, keys
 from engram.learner.networks import Net, scale_gradient
-from engram.learner.parameter_layout import Networks
+from engram.learner.parameter_layout import Networks, Views
 from engram.models.layers import BatchNorm
 
 
@@ -35,7 +35,7 @@ class BoundNet(Net):
         self.weights = vector
         views = networks.layout(vector)
         own = dict(networks.train.named_parameters())
-        self._params = {name: own[name] for name in networks.layout.shapes}
+        self._params = Views((name, own[name]) for name in networks.layout.shapes)
         self._copies: ChannelsLast | None = None
         if channels_last and any(len(views[k].shape) == 4 for k in views if k not in frozen):
             self._copies = ChannelsLast(networks, vector, frozen)
@@ -107,12 +107,13 @@ class BoundNet(Net):
         return self._leaf
 
     @property
-    def params(self) -> Mapping[str, Tensor]:
+    def params(self) -> Views:
         ranks = distributed.current_ranks()
         if ranks is None:
             return self._params
         # every rank computes terms of these parameters as a whole, so each contributes 1 / world
-        return {name: scale_gradient(p, 1 / ranks.world) for name, p in self._params.items()}
+        world = ranks.world
+        return Views((k, scale_gradient(p, 1 / world)) for k, p in self._params.items())
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         if path == "net":  # the usual case, without the detour through the bundle

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from engram.learner import torch_startup
 from engram.learner.batch import NO_VALUES, Batch
 from engram.learner.networks import FunctionalNet, Net
-from engram.learner.parameter_layout import Networks
+from engram.learner.parameter_layout import Networks, Views
 from engram.models.forward_pass import PLAIN, forward_context
 from engram.models.functional_call import call_with_weights
 
@@ -223,7 +223,7 @@ class _LinearProbedNet(FunctionalNet):
         return super().vector
 
     @property
-    def params(self) -> Mapping[str, Tensor]:
+    def params(self) -> Views:
         self.watch.require(False)
         return super().params
 
@@ -377,7 +377,7 @@ class _OuterProbedNet(FunctionalNet):
         raise _NotOuterProduct
 
     @property
-    def params(self) -> Mapping[str, Tensor]:
+    def params(self) -> Views:
         raise _NotOuterProduct
 
 
@@ -389,10 +389,10 @@ def _make_probed_net(
     net = _OuterProbedNet(networks, vector, buffers, key=key, training=False)
     views = networks.layout(vector)
     none = torch.full((), torch.nan, dtype=vector.dtype, device=vector.device)
-    net._params = {
-        name: small[name] if name in small else none.expand(shape)
+    net._params = Views(
+        (name, small[name] if name in small else none.expand(shape))
         for name, shape in networks.layout.shapes.items()
-    }
+    )
     net.watch = _OuterProbe(net._params, {name: views[name] for name in probes}, probes)
     return net
 

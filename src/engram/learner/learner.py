@@ -23,7 +23,7 @@ from engram.learner.feed import Feed
 from engram.learner.gradients import Term, Transform, Weights, average_gradient, eval_outputs
 from engram.learner.networks import FunctionalNet, Net
 from engram.learner.objectives import SCOPES, competing_classes
-from engram.learner.parameter_layout import Networks
+from engram.learner.parameter_layout import Networks, Views
 from engram.learner.tensor_tree import nbytes
 from engram.memory.exemplars import Exemplars
 from engram.models.forward_pass import Output
@@ -61,6 +61,8 @@ class RunLearner:
         self.opt: dict[str, Any] = {}
         self.exemplars = Exemplars.empty()
         self.values: dict[str, Tensor] = {}  # [n, ...] stored with each exemplar by `remember`
+        # row numbers that no batch of the task may hold; None: no batch follows
+        self.aside: Tensor | None = None
         self.probes: dict[str, Any] = {}  # what probes keep between stages, by their keys
         self.latents: dict[str, Tensor] = {}  # of the task's rows, while the root is frozen
         self.reads, self.ledger = reads, Ledger()
@@ -77,12 +79,12 @@ class RunLearner:
         return self.stream.tasks[self.stage]
 
     @property
-    def params(self) -> dict[str, Tensor]:
-        """Named views of the vector; writing into them changes the learner's weights."""
+    def params(self) -> Views:
+        """Views of the vector, ``params.head.weight``; writing into them changes the weights."""
         return self.networks.layout(self.vector)
 
-    def layout(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return named views of any vector of parameters (`free`, an importance)."""
+    def layout(self, vector: Tensor) -> Views:
+        """Return views of any vector of parameters (`free`, an importance), as in `params`."""
         return self.networks.layout(vector)
 
     @property
@@ -107,7 +109,7 @@ class RunLearner:
 
     def enter(self, stage: int) -> None:
         """Enter a task without changing `free`: for a learner that copies another one."""
-        self.stage = stage
+        self.stage, self.aside = stage, torch.empty(0, dtype=torch.long)
         self.guard = MethodView(self.stream, stage, reads=self.reads, ledger=self.ledger)
         self.opened = torch.where(self.stream.opening <= stage, self.stream.opening, -1)
 
@@ -173,6 +175,26 @@ class RunLearner:
         y = items.y.clone()  # items of a whole task are shared
         own = self.stream.visible[items.stages[:, None], y.clamp(min=0)] & (y >= 0)
         return move_hidden_last(y, own)
+
+    def set_aside(self, rows: Tensor) -> None:
+        """Keep rows of the task or of the memory out of all batches until the task ends.
+
+        Something may then be fitted on rows that training has not seen. For ``start``, and for what
+        a phase calls before it; a second call adds rows.
+        """
+        if self.aside is None:
+            wanted = "to be called before training, in start or by Phase.before"
+            raise bad("learner.set_aside", wanted, "a call in finish, after which no batch follows")
+        check_row_numbers(rows=rows)
+        known = [self.task.train, self.exemplars.rows]
+        if self.reads == "past":
+            known += [task.train for task in self.stream.tasks[: self.stage]]
+        if len(odd := rows.cpu()[~torch.isin(rows.cpu(), torch.cat(known))]):
+            raise AccessError(
+                f"task {self.stage}: row {int(odd[0])} cannot be set aside, because no batch of "
+                "this task could hold it"
+            )
+        self.aside = torch.cat([self.aside, rows.cpu()]).unique()
 
     def batch(self, rows: Tensor | None = None, stages: Tensor | None = None) -> Batch:
         """Return inputs and visible labels; by default of the current task's training rows."""

@@ -20,10 +20,11 @@ from engram.streams.stream_outline import StreamOutline, refuse_attribute
 WRITABLE = ("vector", "buffers", "free", "state", "opt", "exemplars")  # read and assign
 READABLE = ("seed", "stage", "scope", "reads", "device", "task", "seen", "new", "known", "diverged",
          "params", "networks", "layout", "snapshot", "net", "class_weights", "nbytes")  # fmt: skip
-GUARDED = ("labels", "batch", "outputs", "average_gradient")  # access to data, checked
+# access to data, checked
+GUARDED = ("labels", "batch", "outputs", "average_gradient", "set_aside")
 COPIED = ("opened", "stream")  # returned as copies
 HIDDEN = ("feed", "guard", "ledger", "items", "complete_items", "collate", "group_batch",
-          "open_classes", "enter", "units", "latents")  # fmt: skip
+          "open_classes", "enter", "units", "latents", "aside")  # fmt: skip
 KNOWN = (*WRITABLE, *READABLE, *GUARDED, *COPIED)
 _PLAIN = frozenset((*WRITABLE, *READABLE))
 
@@ -150,12 +151,11 @@ def _row_versions(tasks: tuple[Task, ...]) -> list[int]:
     return [_version(getattr(task, kind)) for task in tasks for kind in ROW_PARTS]
 
 
-def call_verb(verb: Callable[..., Any], learner: RunLearner, *more: Any) -> None:
-    """Call ``method.start``, ``method.between`` or ``method.finish`` for one learner."""
+def call_verb(name: str, verb: Callable[..., Any], learner: RunLearner) -> None:
+    """Call ``method.start``, ``method.finish`` or what a phase calls before it for one learner."""
     shape = learner.vector.shape
     with open_proxy(learner) as proxy:
-        returned = verb(proxy, learner.task, *more)
-    name = f"{type(getattr(verb, '__self__', None)).__name__}.{verb.__name__}"
+        returned = verb(proxy, learner.task)
     if returned is not None:
         edits = "it edits the learner: learner.state = {...} keeps tensors"
         raise bad(name, f"nothing to be returned, because {edits}", returned)

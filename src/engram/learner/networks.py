@@ -16,7 +16,7 @@ from engram import distributed, keys
 from engram.distributed import Ranks
 from engram.errors import bad, unknown
 from engram.learner.batch import Batch
-from engram.learner.parameter_layout import Networks, TrainableSlices
+from engram.learner.parameter_layout import MAIN, Networks, TrainableSlices, Views
 from engram.learner.tensor_tree import tree_map
 from engram.models.forward_pass import Output, Share, forward_context, share_context
 from engram.models.functional_call import call_with_weights
@@ -26,10 +26,13 @@ Snapshot = Mapping[str, Any]  # {"vector": Tensor, "buffers": {name: Tensor}}
 
 
 class Net:
-    """The networks with the weights of one run: call it on inputs; see `at`, `frozen`, `detached`.
+    """The networks with the weights of one run: call it on inputs.
 
-    `vector` has the same values as the networks' weights, but penalties computed from it are
-    differentiated separately: the gradient passed to ``Method.step`` excludes them.
+    Its attributes are the parts and methods of the main network, ``net.root(x)``,
+    ``net.head.cosines(features)``, and the additional networks, ``net.generator.decode(z)``. See
+    also `frozen` and `detached`. `vector` has the same values as the networks' weights, but
+    penalties computed from it are differentiated separately: the gradient passed to ``Method.step``
+    excludes them.
     """
 
     networks: Networks
@@ -53,7 +56,8 @@ class Net:
         raise NotImplementedError
 
     @property
-    def params(self) -> Mapping[str, Tensor]:
+    def params(self) -> Views:
+        """The parameters by name, and as attributes: ``net.params.head.weight``."""
         raise NotImplementedError
 
     def statistics(self) -> dict[str, Tensor]:
@@ -64,11 +68,18 @@ class Net:
         raise NotImplementedError
 
     # -- for methods ---------------------------------------------------------------------------
-    def at(self, path: str, w: Tensor | None = None) -> Callable[..., Any]:
-        """Return a function that calls any method of any network.
+    def __getattr__(self, name: str) -> NetworkPart:
+        if name[:1] == "_" or name == "networks":  # not set yet
+            raise AttributeError(name)
+        return find_part(self._skeleton(), name, self._call)
 
-        For example ``net.at("generator.sample")(noise)``. Rows where `w` is 0 are excluded from
-        batch statistics.
+    def _call(self, path: str, *args: Any, w: Tensor | None = None) -> Any:
+        return self._bind(path, w)(*args)
+
+    def _bind(self, path: str, w: Tensor | None = None) -> Callable[..., Any]:
+        """Return a function that calls a method, given as ``generator.sample``, of a network.
+
+        Rows where `w` is 0 are excluded from batch statistics.
         """
         weights = None if w is None or self.unpadded(w) else w
 
@@ -85,11 +96,11 @@ class Net:
         )
 
     def _call_on_ranks(self, path: str, w: Tensor | None, *args: Any) -> Any:
-        """Do the same as `at` on several ranks."""
+        """Do the same as `_bind` on several ranks."""
         ranks = distributed.current_ranks()
         if ranks is None or not self._trains:
             with distributed.without_ranks():
-                return self.at(path, w)(*args)
+                return self._bind(path, w)(*args)
         weights = None if w is None or self.unpadded(w) else w
         self._calls += 1
         key: keys.Key | None = None
@@ -116,7 +127,7 @@ class Net:
             if known_x is x and all(name in known.layers for name in want):
                 return known
         if not want:
-            output: Output = self.at(self.main, w)(x)
+            output: Output = self._bind(self.main, w)(x)
         else:
             output = self._with_layers(x, w, want)
         self._outputs = [(x, output), *self._outputs[: MAX_REUSED_OUTPUTS - 1]]
@@ -124,7 +135,7 @@ class Net:
 
     def _with_layers(self, x: Tensor, w: Tensor | None, want: tuple[str, ...]) -> Output:
         with _capture_layers(self._skeleton(), want) as layers:
-            output: Output = self.at(self.main, w)(x)
+            output: Output = self._bind(self.main, w)(x)
         ranks = distributed.current_ranks()
         if self._trains and ranks is not None and can_split(ranks, (x,)):
             layers = gather_outputs(ranks, layers, ranks.row_slice(len(x)), len(x))
@@ -137,26 +148,34 @@ class Net:
         """Whether none of these row weights is 0, so that a pass needs no masking."""
         return any(w is known for known in self._real)
 
+    def omits(self, w: Tensor) -> bool:
+        """Whether rows that stand beside those of `w` in one pass may do without weights, too.
+
+        Without padding, batch statistics are faster on CUDA, but rounded differently.
+        """
+        return w.is_cuda and self.unpadded(w)
+
     def task(self, batch: Batch) -> Tensor:
         """Compute the training objective (see `engram.learner.objectives`) of the main network."""
         return self.networks.objective(self(batch.x, batch.w).logits, batch)
 
-    def frozen(self, snapshot: Snapshot, path: str | None = None) -> Callable[..., Any]:
+    def frozen(self, snapshot: Snapshot) -> NetworkPart:
         """Return the networks with older weights, in eval mode, without gradient.
 
+        Call it on inputs, or its parts: ``net.frozen(snapshot).generator.decode(z)``.
         ``net.frozen(snapshot)(x, want=names)`` also returns outputs of submodules as layers.
         """
 
-        def evaluate(*args: Any, want: tuple[str, ...] = ()) -> Any:
+        def evaluate(path: str, *args: Any, want: tuple[str, ...] = ()) -> Any:
             weights = {**self.networks.layout(snapshot["vector"]), **snapshot["buffers"]}
             return self._evaluate(path or self.main, weights, args, want)
 
-        def call(*args: Any, want: tuple[str, ...] = ()) -> Any:
-            if self.teacher_cache is None or path is not None or want:
-                return evaluate(*args, want=want)
-            return self.teacher_cache.get(snapshot, args, lambda: evaluate(*args))
+        def call(path: str, *args: Any, want: tuple[str, ...] = ()) -> Any:
+            if self.teacher_cache is None or path or want:
+                return evaluate(path, *args, want=want)
+            return self.teacher_cache.get(snapshot, args, lambda: evaluate(path, *args))
 
-        return call
+        return NetworkPart(call, self.networks.eval)
 
     def _evaluate(
         self, path: str, weights: dict[str, Tensor], args: tuple[Any, ...], want: tuple[str, ...]
@@ -179,14 +198,55 @@ class Net:
                 return run_split(ranks, lambda x, _: forward(x), args[0], None)
             return forward(*args)
 
-    def detached(self, path: str | None = None) -> Callable[..., Any]:
+    def detached(self) -> NetworkPart:
         """Return the networks with the current weights, in eval mode, without gradient."""
 
-        def call(*args: Any, want: tuple[str, ...] = ()) -> Any:
+        def call(path: str, *args: Any, want: tuple[str, ...] = ()) -> Any:
             weights = {**self.params, **self.statistics()}
             return self._evaluate(path or self.main, weights, args, want)
 
-        return call
+        return NetworkPart(call, self.networks.eval)
+
+
+class NetworkPart:
+    """The networks, one of them, a part or a method, bound to some weights: call it, or its parts.
+
+    With the weights of `Net`, ``part(x, w=batch.w)`` leaves rows of weight 0 out of batch
+    statistics.
+    """
+
+    __slots__ = ("_path", "_run", "_target")
+
+    def __init__(self, run: Callable[..., Any], target: Any, path: str = "") -> None:
+        self._run, self._target, self._path = run, target, path  # "": all networks
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._run(self._path, *args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if not self._path:
+            return find_part(self._target, name, self._run)
+        found = getattr(self._target, name)  # else an AttributeError that names the module
+        if isinstance(found, Tensor):
+            raise AttributeError(f"tensors are in net.params, net.params.{self._path}.{name}")
+        return NetworkPart(self._run, found, f"{self._path}.{name}") if callable(found) else found
+
+    def __repr__(self) -> str:
+        return f"NetworkPart({self._path or 'all networks'!r})"
+
+
+def find_part(bundle: torch.nn.Module, name: str, run: Callable[..., Any]) -> NetworkPart:
+    """Return an additional network, or a part or method of the main network, by its name."""
+    networks = dict(bundle.named_children())
+    if name in networks:
+        return NetworkPart(run, networks[name], name)
+    found = getattr(networks[MAIN], name, None)
+    if callable(found):
+        return NetworkPart(run, found, f"{MAIN}.{name}")
+    if name == "at":
+        raise AttributeError("net.at(path) is written as attributes: net.generator.decode(z)")
+    known = [*networks, *(one for one, _ in networks[MAIN].named_children())]
+    raise AttributeError(f"net has no {name!r}; its networks and their parts: {', '.join(known)}")
 
 
 @contextmanager
@@ -247,7 +307,6 @@ class FunctionalNet(Net):
         super().__init__(networks, key, real)
         self.buffers = dict(buffers)
         self._penalty = vector if penalty is None else penalty
-        self._params: Mapping[str, Tensor]
         if partial is None:
             self._params = networks.layout(vector)
         else:
@@ -265,7 +324,7 @@ class FunctionalNet(Net):
         return self._penalty
 
     @property
-    def params(self) -> Mapping[str, Tensor]:
+    def params(self) -> Views:
         return self._params
 
     def statistics(self) -> dict[str, Tensor]:

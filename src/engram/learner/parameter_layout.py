@@ -19,9 +19,41 @@ from torch import Tensor, nn
 from engram.errors import bad, check_choice, check_float
 from engram.learner.objectives import Objective
 from engram.learner.structural_key import structural_key
+from engram.models.classifier import (
+    EdgeLayers,
+    read_edge_layers,
+    read_traits,
+    read_unmappable,
+)
 from engram.models.conv_blocks import ConvBlocks
 from engram.models.functional_call import find_tied_names
 from engram.models.layers import Dropout
+
+MAIN = "net"  # name of the main network
+
+
+class Views(dict[str, Tensor]):
+    """Tensors by name, and as attributes of the networks; those of the main one come without "net".
+
+    Examples
+    --------
+    >>> views = Views({"net.head.weight": torch.ones(2), "generator.0.bias": torch.zeros(1)})
+    >>> views["net.head.weight"] is views.head.weight
+    True
+    >>> views.generator["0.bias"]
+    tensor([0.])
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        for path in (name, f"{MAIN}.{name}"):
+            if path in self:
+                return self[path]
+            inside = {k[len(path) + 1 :]: v for k, v in self.items() if k.startswith(f"{path}.")}
+            if inside:
+                return Views(inside)
+        raise AttributeError(f"no tensor is called {name!r}; there are {', '.join(self)}")
 
 
 class Layout:
@@ -42,10 +74,10 @@ class Layout:
     def __len__(self) -> int:
         return sum(self.sizes)
 
-    def __call__(self, vector: Tensor) -> dict[str, Tensor]:
+    def __call__(self, vector: Tensor) -> Views:
         """Return named views of a vector [P]; writing into them writes the vector."""
         parts = vector.split(self.sizes)
-        return {k: v.view(s) for (k, s), v in zip(self.shapes.items(), parts, strict=True)}
+        return Views((k, v.view(s)) for (k, s), v in zip(self.shapes.items(), parts, strict=True))
 
     def flatten(self, parts: Iterable[Tensor]) -> Tensor:
         """Concatenate parts, in the order of the layout, to a vector [P]."""
@@ -107,11 +139,11 @@ class Networks:
         of_main = [name.startswith("net.") for name in self.layout.shapes]
         self.main_size = sum(compress(self.layout.sizes, of_main))  # parameters of the main network
         self.main_buffers = [name for name in self.buffer_names if name.startswith("net.")]
-        rows = getattr(networks["net"], "class_rows", ())
-        self.class_rows = [f"net.{name}" for name in rows]
+        traits = read_traits(networks["net"])
+        self.class_rows = [f"net.{name}" for name in traits.class_rows]
         # memory order of a sample's axes that the main network prefers; None: as stored
-        orders = (getattr(module, "sample_axes", None) for module in networks["net"].modules())
-        self.sample_axes: tuple[int, ...] | None = next(filter(None, orders), None)
+        self.sample_axes = traits.sample_axes
+        self.splits = traits.splits  # whether the main network consists of a root and a top
         # whether images and 2d convolutions are in channels-last format, and whether layers are
         # fused into custom kernels; see `to`
         self.channels_last = self.fused = False
@@ -126,7 +158,7 @@ class Networks:
     @property
     def unmappable(self) -> tuple[str, ...]:
         """Reasons why runs cannot be mapped over one skeleton; empty if they can."""
-        reasons = (getattr(network, "unmappable", ()) for network in self.train.children())
+        reasons = (read_unmappable(network) for network in self.train.children())
         return tuple(reason for some in reasons for reason in some)
 
     def places(self, name: str) -> tuple[int, int]:
@@ -139,9 +171,12 @@ class Networks:
         return found[0], found[1]
 
     @property
-    def splits(self) -> bool:
-        """Whether the main network consists of a root and a top."""
-        return bool(getattr(self.train.get_submodule("net"), "splits", False))
+    def edge_layers(self) -> EdgeLayers | None:
+        """The graph layers of the main network, by names as in `Net.__call__`, if it has any."""
+        found = read_edge_layers(self.eval.get_submodule("net"))
+        if found is None:
+            return None
+        return EdgeLayers(found.edges, tuple(f"net.{name}" for name in found.linear))
 
     @cached_property
     def root_names(self) -> list[str]:
@@ -357,9 +392,9 @@ class TrainableSlices:
         for place, piece in zip(self.pieces(vector), part.split(self.sizes, -1), strict=True):
             place.copy_(piece)
 
-    def views(self, vector: Tensor, part: Tensor) -> Mapping[str, Tensor]:
+    def views(self, vector: Tensor, part: Tensor) -> Views:
         """Return named parameters: trainable ones from a part [M], others from a vector [P]."""
-        return {**self.layout(vector), **self.own(part)}
+        return Views(self.layout(vector) | self.own(part))
 
     def fill_in(self, vector: Tensor, part: Tensor) -> Tensor:
         """Return the vector [P] with a part [M] filled in; gradients reach the part.

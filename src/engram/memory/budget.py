@@ -40,6 +40,7 @@ from engram.memory.ranking_policies import (
     reservoir,
     select_items,
 )
+from engram.per_run import PerRun
 from engram.streams.row_numbers import exact_fraction
 
 BUDGETS = ("per_class", "per_task", "total", "fraction")
@@ -105,7 +106,7 @@ class Memory:
     per_class: int | None = None
     per_task: int | None = None
     total: int | None = None
-    fraction: float | None = None
+    fraction: PerRun | None = None
     shared_by: str = "class"
     policy: str | Policy | Ranking = "random"
     quota: str = "floor"

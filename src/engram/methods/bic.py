@@ -20,6 +20,7 @@ from engram.memory import Exemplars, Memory, check_memory
 from engram.methods.icarl import soft_targets
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
 from engram.models.forward_pass import Output
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 VARIANTS = ("softmax", "sigmoid", "distil")
@@ -102,9 +103,9 @@ class BiC(Method):
 
     memory: Memory = field(default=Memory(total=500))
     variant: str = "softmax"
-    temperature: float = 2.0
+    temperature: PerRun = 2.0
     hold_every: int = 10
-    shift_decay: float = 0.1
+    shift_decay: PerRun = 0.1
     history: str = "latest"
     label_scope: str = "all"
 
@@ -123,16 +124,19 @@ class BiC(Method):
             raise bad("history", f"'latest' for variant {self.variant}", self.history)
 
     @property
-    def decides(self) -> tuple[str, ...]:  # type: ignore[override]
+    def decides(self) -> tuple[str, ...]:
         return ("argmax",) if self.variant == "softmax" else ARGMAX_OR_THRESHOLD
 
     def replay(self, stage: int) -> ReplaySpec:
-        return ReplaySpec("union", held=self.hold_every if self.variant == "softmax" else 0)
+        return ReplaySpec("union")
 
     def start(self, learner: RunLearner, task: Task) -> None:
         if learner.stage == 0:
             _need_new_classes(learner, strict=self.variant == "softmax")
             self._need_room(learner)
+        if self.variant == "softmax":
+            self._hold_out(learner, task)
+        if learner.stage == 0:
             ones = torch.ones(
                 len(learner.opened), device=learner.device, dtype=learner.vector.dtype
             )
@@ -143,6 +147,12 @@ class BiC(Method):
             "scale": torch.ones_like(scale), "shift": torch.zeros_like(shift),
             "old scale": scale, "old shift": shift, "teacher": learner.snapshot(),
         }  # fmt: skip
+
+    def _hold_out(self, learner: RunLearner, task: Task) -> None:
+        """Set aside the rows on which corrections are, or will be, fitted."""
+        # a random memory chooses by keys alone, so what it will keep of the task is known
+        for kept in (learner.exemplars, self.memory.update(learner, task.train)):
+            learner.set_aside(select_held_out(kept, self.hold_every).rows)
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         logits = net(batch.x, batch.w).logits

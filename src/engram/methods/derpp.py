@@ -13,6 +13,7 @@ from engram.learner.networks import Net
 from engram.losses import mean
 from engram.memory import Memory, check_memory
 from engram.methods.method import Method, ReplaySpec, State, Terms
+from engram.per_run import PerRun
 
 
 def squared_logit_distance(logits: Tensor, then: Tensor, classes: Tensor) -> Tensor:
@@ -63,8 +64,8 @@ class DERpp(Method):
     Buzzega et al. 2020, Advances in Neural Information Processing Systems 33.
     """
 
-    alpha: float = 0.5
-    beta: float = 1.0
+    alpha: PerRun = 0.5
+    beta: PerRun = 1.0
     size: int = 0
     memory: Memory = field(default=Memory(total=500, policy="reservoir"))
 

@@ -18,6 +18,7 @@ from engram.learner.parameter_layout import OPTIMIZERS
 from engram.losses import CLOSED_LOGIT, distill_rows, mean
 from engram.methods.method import Method, MethodNetworks, Network, Phase, State, Terms
 from engram.models.vae_generator import LIKELIHOODS, VAEGenerator
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 from engram.streams.stream_outline import StreamOutline
 
@@ -105,8 +106,8 @@ class DGR(Method):
     generates: ClassVar[str] = "inputs"
 
     distill: bool = False
-    temperature: float = 2.0
-    ratio: float | None = None
+    temperature: PerRun = 2.0
+    ratio: PerRun | None = None
     kd_new_classes: str = "zero_pad"
     size: int = 0
     passes: str = "joint"
@@ -207,7 +208,7 @@ class DGR(Method):
     ) -> tuple[Tensor, Tensor]:
         """Sample from the old generator; also return weights, 0 where the batch is padding."""
         w = batch.w.new_ones(self.size) if self.size else (batch.w > 0).to(batch.w.dtype)
-        return net.frozen(state["before"], "generator.decode")(noise["dreams"]), w
+        return net.frozen(state["before"]).generator.decode(noise["dreams"]), w
 
     def _solver(
         self, net: Net, batch: Batch, state: State, replayed_rows: tuple[Tensor, Tensor] | None
@@ -218,9 +219,7 @@ class DGR(Method):
         if self.passes == "apart":
             task, student = net.task(batch), net(x, w).logits
         else:
-            # without padding, batch statistics are faster on CUDA, but rounded differently
-            plain = batch.w.is_cuda and net.unpadded(batch.w)
-            weights = None if plain else self._concatenate(batch.w, w)
+            weights = None if net.omits(batch.w) else self._concatenate(batch.w, w)
             both = net(self._concatenate(batch.x, x), weights).logits
             own = slice(self.size, None) if self.size else slice(0, None, 2)
             task = net.networks.objective(both[own], batch)
@@ -251,7 +250,7 @@ class DGR(Method):
     def _generator(
         self, net: Net, batch: Batch, replayed_rows: tuple[Tensor, Tensor] | None, noise: Noise
     ) -> Terms:
-        cost, x = net.at("generator.cost"), self._generator_targets(net, batch)
+        cost, x = net.generator.cost, self._generator_targets(net, batch)
         real = (batch.w > 0).to(batch.w.dtype)  # weights of classes are the classifier's
         if replayed_rows is None:
             return {"generator": mean(cost(x, noise["own"]), real)}

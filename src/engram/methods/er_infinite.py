@@ -64,5 +64,5 @@ class ERInfinite(Method):
             learner.exemplars = EVERYTHING.update(learner, task.train)
 
     @property
-    def memory_budget(self) -> Memory | None:
+    def memory(self) -> Memory | None:
         return EVERYTHING if self.mix == "paired" else None

@@ -9,6 +9,7 @@ from torch import Tensor
 from engram.learner.learner import RunLearner
 from engram.methods.fisher import check_learner, check_options, fisher_information
 from engram.methods.quadratic_penalty import Anchored, merge_quadratics
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 
@@ -55,7 +56,7 @@ class EWC(Anchored):
     Kirkpatrick et al. 2017, Proceedings of the National Academy of Sciences.
     """
 
-    strength: float = 5000.0
+    strength: PerRun = 5000.0
     half: bool = True
     labels: str = "true"
     group: int | str = 1

@@ -11,6 +11,7 @@ from engram.errors import check_choice, check_int
 from engram.learner.learner import RunLearner
 from engram.methods.method import State, Update
 from engram.methods.quadratic_penalty import Anchored, check_floats, normalise_importance
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 SIDES = ("batch", "running")
@@ -75,8 +76,8 @@ class EWCpp(Anchored):
     Chaudhry et al. 2018, European Conference on Computer Vision.
     """
 
-    strength: float = 75000.0
-    alpha: float = 0.9
+    strength: PerRun = 75000.0
+    alpha: PerRun = 0.9
     alpha_on: str = "batch"
     init: str = "first"
     half: bool = True

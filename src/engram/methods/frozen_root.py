@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engram.errors import bad, check_choice, check_float, check_int
 from engram.methods.method import Method, Prologue, RootFile
+from engram.per_run import PerRun
 
 ROOTS = ("heldout", "first_task", "none", "external")
 
@@ -40,7 +41,7 @@ class FrozenRoot(Method):
     """
 
     root: str = "heldout"
-    root_share: float = 1 / 6
+    root_share: PerRun = 1 / 6
     root_iterations: int = 1000
     root_batch_size: int = 32
     root_lr: float = 0.0

@@ -15,36 +15,12 @@ from engram.errors import bad, check_int
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
+from engram.linear_algebra import eliminate, inner_products, invert, may_read_values, solve
 from engram.memory import Memory
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Gradient, Method, ReplaySpec, State, Terms
 from engram.methods.quadratic_penalty import check_floats
+from engram.per_run import PerRun
 from engram.streams.stream import Task
-
-NARROW, WIDE = 1 << 14, 1 << 20  # columns of a block: to fit a CPU cache, to fill a GPU
-BLOCKS = 32  # maximum number of blocks, to limit the number of calls
-
-
-def inner_products(past: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute M M' [t, t] and M g [t] for past gradients M [t, P] in double precision.
-
-    Works block by block, so that not all gradients are held in double precision at once.
-
-    Examples
-    --------
-    >>> products, along = inner_products(torch.tensor([[1.0, 2.0]]), torch.tensor([3.0, -1.0]))
-    >>> products.tolist(), along.tolist()
-    ([[5.0]], [1.0])
-    """
-    size = past.shape[-1]
-    width = max(WIDE if past.is_cuda else NARROW, -(-size // BLOCKS))
-    products, along = [], []
-    for start in range(0, size, width):
-        rows = past[:, start : start + width].double()
-        products.append(rows @ rows.mT)
-        along.append(rows @ gradient[start : start + width].double())
-    if len(products) == 1:
-        return products[0], along[0]
-    return torch.stack(products).sum(0), torch.stack(along).sum(0)
 
 
 def project(
@@ -110,10 +86,10 @@ class GEM(Method):
 
     decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
-    margin: float = 0.5
-    eps: float = 1e-3
+    margin: PerRun = 0.5
+    eps: PerRun = 1e-3
     size: int = 0
-    counted: float = 1.0
+    counted: PerRun = 1.0
     redraw: bool = False
     memory: Memory = field(default=Memory(fraction=0.2))
 
@@ -193,7 +169,7 @@ def solve_nonnegative(a: Tensor, q: Tensor) -> Tensor:
     if q.shape[0] <= MOST_ENUMERATED:
         found = _solve_every_set(scaled, slope)
     else:
-        early = _exchange_signs(scaled, slope) if _may_read_values(slope) else None
+        early = _exchange_signs(scaled, slope) if may_read_values(slope) else None
         found = _solve_by_interior_points(scaled, slope) if early is None else early
     return found * top / root
 
@@ -226,50 +202,6 @@ def _restrict_system(a: Tensor, q: Tensor, free: Tensor) -> tuple[Tensor, Tensor
     return torch.where(both, a, eye), torch.where(free, -q, 0.0)
 
 
-def eliminate(matrix: Tensor, right: Tensor) -> Tensor:
-    """Solve positive definite systems [..., t, t] by Gaussian elimination without pivoting."""
-    return _eliminate_columns(matrix, right.unsqueeze(-1))[..., 0]
-
-
-def _eliminate_columns(matrix: Tensor, right: Tensor) -> Tensor:
-    """Do the same for several right-hand sides [..., t, n]."""
-    count = matrix.shape[-1]
-    table = torch.cat([matrix, right], -1)  # [..., t, t + n]
-    eye = torch.eye(count, dtype=matrix.dtype, device=matrix.device)
-    for k in range(count):
-        row = table[..., k, :] / table[..., k, k, None]
-        column = table[..., :, k] - eye[k]
-        table = torch.addcmul(table, column.unsqueeze(-1), row.unsqueeze(-2), value=-1)
-    return table[..., count:]
-
-
-def _must_eliminate(matrix: Tensor) -> bool:
-    """Whether to use `eliminate`: on CUDA, torch's solvers cannot be captured when mapped."""
-    return matrix.is_cuda
-
-
-def _invert(matrix: Tensor) -> Tensor:
-    if _must_eliminate(matrix):
-        return _eliminate_columns(
-            matrix, torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-        )
-    found: Tensor = torch.linalg.inv_ex(matrix)[0]
-    return found
-
-
-def _solve(matrix: Tensor, right: Tensor) -> Tensor:
-    if _must_eliminate(matrix):
-        return eliminate(matrix, right)
-    found: Tensor = torch.linalg.solve_ex(matrix, right)[0]
-    return found
-
-
-def _may_read_values(q: Tensor) -> bool:
-    """Whether values may be read: a single problem on the CPU, neither mapped nor captured."""
-    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(q)
-    return q.device.type == "cpu" and not wrapped
-
-
 def _exchange_signs(a: Tensor, q: Tensor) -> Tensor | None:
     """Exchange all unknowns of the wrong sign until none is left; None if that does not converge.
 
@@ -298,7 +230,7 @@ def _solve_by_interior_points(a: Tensor, q: Tensor) -> Tensor:
     found, free = [x[0]], x[0] > x[1]
     ridge = a + RIDGE * torch.eye(count, dtype=a.dtype, device=a.device)
     for _ in range(MOST_EXCHANGES):
-        u = _solve(*_restrict_system(ridge, q, free))
+        u = solve(*_restrict_system(ridge, q, free))
         found.append(u)
         free = torch.where(free, u, -torch.addmv(q, a, u)) > 0
     return _best_candidate(a, q, torch.stack(found))
@@ -308,7 +240,7 @@ def _predict_and_correct(a: Tensor, q: Tensor, x: Tensor) -> Tensor:
     """Take a predictor-corrector step: products of unknown and slack decrease and stay positive."""
     u, w = x
     ratio = w / u
-    inverse = _invert(a + torch.diag(ratio))
+    inverse = invert(a + torch.diag(ratio))
     off = torch.addmv(q, a, u)
     du = -(inverse @ off)
     change = torch.stack([du, -w - ratio * du])

@@ -17,6 +17,7 @@ from engram.losses import bce_rows, mean, multi_hot
 from engram.memory import Memory, check_memory
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
 from engram.models.forward_pass import Output
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 VARIANTS = ("nme", "hb1", "cnn", "norm")
@@ -115,7 +116,7 @@ class ICaRL(Method):
     variant: str = "nme"
     bce_reduction: str = "mean"
     nme_flip: bool = False
-    scale: float = 10.0
+    scale: PerRun = 10.0
     reset_scale: bool = False
 
     def __post_init__(self) -> None:
@@ -127,11 +128,11 @@ class ICaRL(Method):
             raise bad("reset_scale", "False unless the variant is norm", True)
 
     @property
-    def head(self) -> str | dict[str, Any]:  # type: ignore[override]
+    def head(self) -> str | dict[str, Any]:
         return {"name": "cosine", "scale": self.scale} if self.variant == "norm" else "linear"
 
     @property
-    def decides(self) -> tuple[str, ...]:  # type: ignore[override]
+    def decides(self) -> tuple[str, ...]:
         return ARGMAX_OR_THRESHOLD if self.variant in ("cnn", "norm") else ("argmax",)
 
     def replay(self, stage: int) -> ReplaySpec:
@@ -147,7 +148,7 @@ class ICaRL(Method):
             shown = learner.stream.visible[learner.stage].to(learner.device)
             learner.state = {"teacher": learner.snapshot(), "shown": shown}
             if self.reset_scale and bool(learner.new.any()):
-                learner.params["net.head.scale"].fill_(self.scale)  # the teacher keeps its own
+                learner.params.head.scale.fill_(self.scale)  # the teacher keeps its own
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         logits = net(batch.x, batch.w).logits

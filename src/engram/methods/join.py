@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from engram.memory import Memory
 from engram.methods.method import (
     ARGMAX_OR_THRESHOLD,
     Gradient,
+    HostVerb,
     Method,
     Phase,
     Prologue,
@@ -83,22 +85,22 @@ class Join(Method):
 
     # -- declarations ----------------------------------------------------------------------------
     @property
-    def reads(self) -> str:  # type: ignore[override]
+    def reads(self) -> str:
         return "past" if any(part.reads == "past" for part in self.parts) else "own"
 
     @property
-    def head(self) -> str | Mapping[str, Any]:  # type: ignore[override]
+    def head(self) -> str | Mapping[str, Any]:
         return _common_head(self.parts)
 
     @property
-    def decides(self) -> tuple[str, ...]:  # type: ignore[override]
+    def decides(self) -> tuple[str, ...]:
         return tuple(
             how for how in ARGMAX_OR_THRESHOLD if all(how in part.decides for part in self.parts)
         )
 
     @property
-    def memory_budget(self) -> Memory | None:
-        budgets = (part.memory_budget for part in self.parts)
+    def memory(self) -> Memory | None:
+        budgets = (part.memory for part in self.parts)
         return next((budget for budget in budgets if budget is not None), None)
 
     def implements(self, verb: str) -> bool:
@@ -115,7 +117,14 @@ class Join(Method):
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
         owner = self._owner("phases")
-        return (Phase(),) if owner is None else self.parts[owner].phases(stage)
+        if owner is None:
+            return (Phase(),)
+        return tuple(
+            replace(phase, before=partial(self._run_on_host, {owner: phase.before}))
+            if phase.before
+            else phase
+            for phase in self.parts[owner].phases(stage)
+        )
 
     def networks(self, stream: StreamOutline) -> MethodNetworks:
         found: dict[str, nn.Module | Network] = {}
@@ -133,23 +142,20 @@ class Join(Method):
     def _owner(self, verb: str) -> int | None:
         return next((i for i, part in enumerate(self.parts) if _part_provides(part, verb)), None)
 
-    def _run_on_host(self, verb: str, learner: RunLearner, *more: Any) -> None:
-        """Call start, between or finish of every part with its own state as the learner's."""
+    def _run_on_host(self, verbs: Mapping[int, HostVerb], learner: RunLearner, task: Task) -> None:
+        """Call host verbs of some parts, each with its part's state as the learner's."""
         states = {str(i): part_state(learner.state, i) for i in range(len(self.parts))}
-        for i, part in enumerate(self.parts):
+        for i, verb in verbs.items():
             learner.state = states[str(i)]
-            getattr(part, verb)(learner, *more)
+            verb(learner, task)
             states[str(i)] = learner.state
         learner.state = states
 
     def start(self, learner: RunLearner, task: Task) -> None:
-        self._run_on_host("start", learner, task)
-
-    def between(self, learner: RunLearner, task: Task, phase: Phase) -> None:
-        self._run_on_host("between", learner, task, phase)
+        self._run_on_host({i: part.start for i, part in enumerate(self.parts)}, learner, task)
 
     def finish(self, learner: RunLearner, task: Task) -> None:
-        self._run_on_host("finish", learner, task)
+        self._run_on_host({i: part.finish for i, part in enumerate(self.parts)}, learner, task)
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         memory = self._owner("replay")
@@ -220,5 +226,5 @@ def _common_head(parts: Sequence[Method]) -> str | Mapping[str, Any]:
 
 def _part_provides(part: Method, verb: str) -> bool:
     if verb == "replay":  # penalty methods implement it, but may have no memory
-        return part.memory_budget is not None or part.replay(1) != ReplaySpec()
+        return part.memory is not None or part.replay(1) != ReplaySpec()
     return part.implements(verb)

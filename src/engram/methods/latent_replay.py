@@ -53,4 +53,4 @@ class LatentReplay(FrozenRoot, NaiveRehearsal):
         return ReplaySpec("pair", self.size, latent=not self.learns_root(stage))
 
     def remember(self, net: Net, batch: Batch, state: State) -> dict[str, Tensor]:
-        return {"latent": net.at("net.root")(batch.x)}
+        return {"latent": net.root(batch.x)}

@@ -84,9 +84,9 @@ class LGR(FrozenRoot, DGR):
         return super().loss(net, batch, state)
 
     def _generator_targets(self, net: Net, batch: Batch) -> Tensor:
-        latents: Tensor = net.detached("net.root")(batch.x) if net.phase == "latents" else batch.x
+        latents: Tensor = net.detached().root(batch.x) if net.phase == "latents" else batch.x
         return latents
 
     def _generator_samples(self, learner: RunLearner, rows: Tensor) -> Tensor:
-        latents: Tensor = learner.net().at("net.root")(learner.batch(rows).x)
+        latents: Tensor = learner.net().root(learner.batch(rows).x)
         return latents

@@ -16,6 +16,7 @@ from engram.losses import bce_rows, mean, multi_hot
 from engram.memory import Memory, check_memory
 from engram.methods.icarl import distillation_targets
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 VARIANTS = ("full", "no_margin", "distil", "distil_no_margin")
@@ -23,7 +24,6 @@ GROWTHS = ("old_new", "new_old")
 REDUCTIONS = ("mean", "sum")
 MOST_IMPRINT_ROWS = 1000  # rows of a class whose features are averaged at most
 CLOSED_COSINE = -2.0  # below every cosine
-HEAD_WEIGHT = "net.head.weight"
 
 
 def mean_direction(features: Tensor, length: Tensor | float) -> Tensor:
@@ -152,12 +152,12 @@ class LUCIR(Method):
 
     memory: Memory = field(default=Memory(per_class=20, policy="herding"))
     variant: str = "full"
-    scale: float = 10.0
-    strength: float = 5.0
+    scale: PerRun = 10.0
+    strength: PerRun = 5.0
     growth: str = "old_new"
-    margin: float = 0.5
+    margin: PerRun = 0.5
     hardest: int = 2
-    push: float = 1.0
+    push: PerRun = 1.0
     margin_reduce: str = "mean"
 
     def __post_init__(self) -> None:
@@ -172,7 +172,7 @@ class LUCIR(Method):
         check_int("hardest", self.hardest, 1)
 
     @property
-    def head(self) -> dict[str, Any]:  # type: ignore[override]
+    def head(self) -> dict[str, Any]:
         return {"name": "cosine", "scale": self.scale}
 
     def replay(self, stage: int) -> ReplaySpec:
@@ -185,9 +185,8 @@ class LUCIR(Method):
         shown = learner.stream.visible[learner.stage]
         learner.state = {"teacher": learner.snapshot(), "shown": shown.to(learner.device)}
         imprint_new_classes(learner, task)
-        learner.layout(learner.free)[HEAD_WEIGHT][(learner.known & ~shown).to(learner.device)] = (
-            False
-        )
+        may_move = learner.layout(learner.free).head.weight
+        may_move[(learner.known & ~shown).to(learner.device)] = False
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         output = net(batch.x, batch.w)
@@ -202,7 +201,7 @@ class LUCIR(Method):
             "hold": self.strength * grown * mean(away, batch.w),
         }
         if "no_margin" not in self.variant:
-            cosines = net.at("net.head.cosines")(output.features)
+            cosines = net.head.cosines(output.features)
             short, count = margin_violations(
                 cosines, batch.y, batch.known, batch.new, margin=self.margin, hardest=self.hardest,
                 reduce=self.margin_reduce,
@@ -230,7 +229,7 @@ def imprint_new_classes(learner: RunLearner, task: Task) -> None:
 
     Their length is the mean length of the old rows.
     """
-    rows, y = learner.params[HEAD_WEIGHT], learner.labels(task.train)
+    rows, y = learner.params.head.weight, learner.labels(task.train)
     length = rows[learner.known.to(rows.device)].norm(dim=-1).mean()
     for column in learner.new.nonzero()[:, 0].tolist():
         own = task.train[(y == column).any(-1).to(task.train.device)][:MOST_IMPRINT_ROWS]

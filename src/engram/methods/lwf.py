@@ -14,6 +14,7 @@ from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.losses import bce_rows, distill_rows, mean
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, State, Terms
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 CHOICES = {
@@ -100,8 +101,8 @@ class LwF(Method):
 
     for_label_sets: ClassVar[str] = "form=sigmoid"
 
-    strength: float = 1.0
-    temperature: float = 2.0
+    strength: PerRun = 1.0
+    temperature: PerRun = 2.0
     scale: bool = False
     blocks: str = "auto"
     weighting: str = "lambda"
@@ -118,7 +119,7 @@ class LwF(Method):
             raise bad("kd_new_classes", "'slice' where the form is sigmoid", self.kd_new_classes)
 
     @property
-    def decides(self) -> tuple[str, ...]:  # type: ignore[override]
+    def decides(self) -> tuple[str, ...]:
         return ARGMAX_OR_THRESHOLD if self.form == "sigmoid" else ("argmax",)
 
     def start(self, learner: RunLearner, task: Task) -> None:

@@ -17,6 +17,7 @@ from engram.losses import mean
 from engram.methods.fisher import check_group, shuffle_for_groups
 from engram.methods.method import State
 from engram.methods.quadratic_penalty import Anchored
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 IMPORTANCES = ("per_sample_abs", "batch_abs", "batch_sq")
@@ -98,7 +99,7 @@ class MAS(Anchored):
     Aljundi et al. 2018, European Conference on Computer Vision.
     """
 
-    strength: float = 1.0
+    strength: PerRun = 1.0
     importance: str = "per_sample_abs"
     group: int | str = "full"
     batch_statistics: bool = False

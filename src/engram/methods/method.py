@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from torch import Tensor, nn
@@ -49,6 +49,7 @@ DECISIONS = {"single": "argmax", "set": "threshold"}
 ARGMAX_OR_THRESHOLD = ("argmax", "threshold")
 State = dict[str, Any]
 Terms = dict[str, Tensor]
+HostVerb = Callable[[RunLearner, Task], None]  # plain Python for one learner
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,6 @@ class ReplaySpec:
     the current task; the engine then maintains the exemplars, and ``finish`` need not. With
     ``separate``, `draws` batches are drawn per step.
 
-    ``held=10`` holds out every tenth exemplar of each class, from the second on: no batch of any
-    task contains it, so a second stage can be fitted on it. Rows of the current task that will
-    take such places in the memory are not trained on either, which needs ``union`` and a memory
-    with the policy ``random``.
-
     ``latent=True`` trains only the top of the network, on latents: when the task begins, its rows
     go through the root once, in eval mode, and ``batch.x`` holds latents from then on; those of
     exemplars are what `Method.remember` stored under that name.
@@ -127,7 +123,6 @@ class ReplaySpec:
     renew: str = "task"
     draws: int = 1
     latent: bool = False
-    held: int = 0
 
     def __post_init__(self) -> None:
         check_choice("replay.kind", self.kind, REPLAYS)
@@ -137,8 +132,6 @@ class ReplaySpec:
             raise bad("replay.renew", "'task' unless the kind is pair or separate", self.renew)
         if check_int("replay.draws", self.draws, 1) > 1 and self.kind != "separate":
             raise bad("replay.draws", "1 unless the kind is separate", self.draws)
-        if check_int("replay.held", self.held) == 1 or (self.held and self.kind != "union"):
-            raise bad("replay.held", "0, or at least 2 where the kind is union", self.held)
         if self.latent and (self.kind in ("past", "complete") or self.renew == "step"):
             wanted = "False where inputs of earlier tasks are read, or renew is 'step'"
             raise bad("replay.latent", wanted, self.latent)
@@ -167,6 +160,10 @@ class Phase:
         Prefixes of parameter names, such as ``"net.head"``; only those are trained. Empty: all.
     epochs, iterations, lr
         Override the recipe's; 0 keeps them.
+    before
+        A function ``before(learner, task)`` of the method, called on the host before the phase, the
+        first one included (there after `Method.start`). It may change the same as `start`: prune
+        the network, choose the exemplars that the phase trains on, take a snapshot.
 
     Examples
     --------
@@ -181,6 +178,8 @@ class Phase:
     epochs: int = 0
     iterations: int = 0
     lr: float = 0.0
+    # what it does depends on the method, which is compared for itself
+    before: HostVerb | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_choice("phase.rows", self.rows, ("task", "memory", "both", "none"))
@@ -189,6 +188,9 @@ class Phase:
         check_float("phase.lr", self.lr)
         if self.epochs and self.iterations:
             raise bad("phase.iterations", "0 where epochs are given", self.iterations)
+        if self.before is not None and (not callable(self.before) or self.rows == "none"):
+            wanted = "a function (learner, task), of a phase that trains"
+            raise bad("phase.before", wanted, self.before)
 
 
 @dataclass(frozen=True)
@@ -237,22 +239,56 @@ class RootFile:
 class Method:
     """Base class of all methods; as it stands, it is finetuning.
 
-    Override what differs. ``start``, ``between`` and ``finish`` run on the host for one learner and
-    may use any Python; the other verbs are pure.
+    Override what differs. ``start``, ``finish`` and what a `Phase` calls before it run on the host
+    for one learner and may use any Python; the other verbs are pure.
     """
-
-    reads: ClassVar[str] = "own"  # "past": may read the training rows of earlier tasks
-    # the output layer the method needs: linear | cosine | {"name": "cosine", "scale": 10}
-    head: ClassVar[str | Mapping[str, Any]] = "linear"
-    # how predictions can be made from its scores: by argmax, or also by a threshold
-    # (ARGMAX_OR_THRESHOLD) if training moves the score of each label above or below 0, as
-    # `net.task` does on label sets
-    decides: ClassVar[tuple[str, ...]] = ("argmax",)
-    for_label_sets: ClassVar[str] = ""  # options that allow a threshold, for error messages
 
     def __new__(cls, *_args: Any, **fields: Any) -> Self:
         check_fields(cls, fields)
         return super().__new__(cls)
+
+    # -- declarations, which a class overrides by an attribute or, if they follow from its options,
+    # -- by a property
+
+    @property
+    def reads(self) -> str:
+        """``own``, or ``past``: may read the training rows of earlier tasks."""
+        return "own"
+
+    @property
+    def head(self) -> str | Mapping[str, Any]:
+        """The output layer it needs: linear | cosine | {"name": "cosine", "scale": 10}."""
+        return "linear"
+
+    @property
+    def decides(self) -> tuple[str, ...]:
+        """How predictions can be made from its scores: by argmax, or also by a threshold.
+
+        The latter (`ARGMAX_OR_THRESHOLD`) if training moves the score of each label above or below
+        0, as `net.task` does on label sets.
+        """
+        return ("argmax",)
+
+    @property
+    def for_label_sets(self) -> str:
+        """The options that allow a threshold, if others do not: for error messages."""
+        return ""
+
+    @property
+    def grows(self) -> bool:
+        """Whether its state grows with the number of tasks."""
+        return False
+
+    if TYPE_CHECKING:
+
+        @property
+        def memory(self) -> Memory | None:
+            """The exemplar memory, if any; usually a field."""
+
+    else:
+        memory = None  # not a property, over which no field without a default could be set
+
+    # -- verbs
 
     def replay(self, stage: int) -> ReplaySpec:
         """Which rows a batch contains; fixed within a stage."""
@@ -263,7 +299,7 @@ class Method:
         return None
 
     def phases(self, stage: int) -> tuple[Phase, ...]:
-        """The training phases of a task, in order, with `between` before each further one."""
+        """The training phases of a task, in order."""
         return (Phase(),)
 
     def networks(self, stream: StreamOutline) -> MethodNetworks:
@@ -301,23 +337,12 @@ class Method:
         """Pure, after the optimiser: the state after an `Update`."""
         return state
 
-    def between(self, learner: RunLearner, task: Task, phase: Phase) -> None:
-        """Between two phases of a task, before `phase`; may change the same as `start`.
-
-        For example prune the network, choose exemplars for a second phase, or take a snapshot.
-        """
-
     def finish(self, learner: RunLearner, task: Task) -> None:
         """After a task: estimate importances, update the memory, fit a second stage."""
 
     def scores(self, output: Output, state: State) -> Tensor:
         """Pure. [B, C] scores of the classes; the engine masks closed ones afterwards."""
         return output.logits
-
-    @property
-    def memory_budget(self) -> Memory | None:
-        """The exemplar memory of the method, if any."""
-        return getattr(self, "memory", None)
 
     def implements(self, verb: str) -> bool:
         """Whether the method overrides a verb."""
@@ -344,7 +369,13 @@ REMOVED = {
     "interval": "let step(update, state) ask update.every(n), which is None in other steps",
     "every_n_steps": "let step(update, state) ask update.every(n)",
     "pace": "let step(update, state) ask update.every(n)",
+    "memory_budget": "call it memory, a field or a property",
+    "between": "let phases return Phase(..., before=self.prepare), a function (learner, task)",
 }
+# attributes of `Net`, and the parts of the main network: additional networks are attributes, too
+RESERVED_NAMES = {name for name in dir(Net) if name[0] != "_"} | {
+    "net", "networks", "backbone", "head", "root", "top", "at",
+}  # fmt: skip
 _CHECKED_CLASSES = WeakSet[type]()  # each class is checked once
 
 
@@ -445,6 +476,8 @@ def check_networks(method: Method, found: Any) -> MethodNetworks:
         isinstance(one, nn.Module | Network) for one in found.values()
     ):
         raise bad(where, "{name: module} to be returned", found)
+    if taken := sorted(set(found) & RESERVED_NAMES):
+        raise bad(where, "names that attributes of net do not have", ", ".join(taken))
     for name, module in network_modules(found).items():
         for path, weight in module.named_parameters(name):
             if isinstance(weight, nn.parameter.UninitializedParameter):

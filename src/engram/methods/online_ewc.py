@@ -9,6 +9,7 @@ from torch import Tensor
 from engram.learner.learner import RunLearner
 from engram.methods.ewc import EWC
 from engram.methods.quadratic_penalty import check_floats
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 
@@ -54,7 +55,7 @@ class OnlineEWC(EWC):
     Schwarz et al. 2018, International Conference on Machine Learning.
     """
 
-    gamma: float = 1.0
+    gamma: PerRun = 1.0
     gamma_in_loss: bool = False
 
     def __post_init__(self) -> None:

@@ -18,8 +18,10 @@ from engram.errors import check_float
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
+from engram.linear_algebra import inner_product
 from engram.memory import Memory, check_memory
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 NORMS = ("minmax_global", "max_only", "per_tensor")
@@ -42,9 +44,7 @@ class _Quadratic(torch.autograd.Function):
     def forward(vector: Tensor, anchor: Tensor, importance: Tensor) -> tuple[Tensor, Tensor]:
         moved = vector - anchor
         weighted = importance * moved
-        # mapped on CUDA, a dot product becomes a product of matrices, which fuses with nothing
-        found = (weighted * moved).sum() if vector.is_cuda else torch.dot(weighted, moved)
-        return found, weighted
+        return inner_product(weighted, moved), weighted
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -145,10 +145,7 @@ def normalise_importance(learner: RunLearner, importance: Tensor, norm: str) -> 
 
 
 def check_floats(method: Method, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Raise for numbers outside their bounds, and convert integers to floats.
-
-    Only float fields may differ between runs that train together.
-    """
+    """Raise for numbers outside their bounds, and convert integers to floats."""
     for name, (low, high) in bounds.items():
         value = check_float(name, getattr(method, name), low, high)
         object.__setattr__(method, name, float(value))
@@ -165,7 +162,7 @@ class Anchored(Method):
 
     decides: ClassVar[tuple[str, ...]] = ARGMAX_OR_THRESHOLD
 
-    strength: float = 1.0
+    strength: PerRun = 1.0
     memory: Memory | None = None
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from engram.learner.networks import Net
 from engram.memory import Memory
 from engram.methods import method
 from engram.methods.er import MIXES
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 OF = ("task", "class")
@@ -49,7 +50,7 @@ class Replay(method.Method):
 
     Examples
     --------
-    >>> Replay().memory_budget
+    >>> Replay().memory
     Memory(fraction=0.2)
     >>> Replay(drawn="step").reads
     'past'
@@ -57,7 +58,7 @@ class Replay(method.Method):
 
     decides: ClassVar[tuple[str, ...]] = method.ARGMAX_OR_THRESHOLD
 
-    fraction: float = 0.2
+    fraction: PerRun = 0.2
     mix: str = "union"
     of: str = "task"
     kept: str = "all"
@@ -77,7 +78,7 @@ class Replay(method.Method):
             )
 
     @property
-    def reads(self) -> str:  # type: ignore[override]
+    def reads(self) -> str:
         return "past" if self.drawn == "step" else "own"
 
     def replay(self, stage: int) -> method.ReplaySpec:
@@ -93,15 +94,15 @@ class Replay(method.Method):
         return {"task": net.task(batch._replace(w=batch.w * chosen))}
 
     def finish(self, learner: RunLearner, task: Task) -> None:
-        if self.memory_budget is None:
+        if self.memory is None:
             return
-        kept = self.memory_budget.update(learner, task.train)
+        kept = self.memory.update(learner, task.train)
         if self.kept == "newest":
             kept = kept.take(kept.stages == learner.stage)
         learner.exemplars = kept
 
     @property
-    def memory_budget(self) -> Memory | None:
+    def memory(self) -> Memory | None:
         if self.drawn == "step":
             return None
         policy = "random" if self.of == "task" else "stratified"

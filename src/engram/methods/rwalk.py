@@ -19,6 +19,7 @@ from engram.methods.quadratic_penalty import (
     penalty_gradient,
 )
 from engram.methods.si import GRADIENTS
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 AVERAGES = ("mean", "agem_accumulate", "literal_half_first")
@@ -100,12 +101,12 @@ class RWalk(Anchored):
     Chaudhry et al. 2018, European Conference on Computer Vision.
     """
 
-    strength: float = 1000.0
-    alpha: float = 0.9
+    strength: PerRun = 1000.0
+    alpha: PerRun = 0.9
     alpha_on: str = "batch"
     init: str = "first"
     every: int = 10
-    eps: float = 1e-3
+    eps: PerRun = 1e-3
     kl_half: bool = True
     flush: bool = True
     clamp: str = "interval"

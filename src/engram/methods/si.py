@@ -12,6 +12,7 @@ from engram.errors import check_choice
 from engram.learner.learner import RunLearner
 from engram.methods.method import State, Update
 from engram.methods.quadratic_penalty import Anchored, check_floats, penalty_gradient
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 GRADIENTS = ("task", "total")
@@ -61,8 +62,8 @@ class SI(Anchored):
     Zenke et al. 2017, International Conference on Machine Learning.
     """
 
-    strength: float = 1.0
-    xi: float = 0.1
+    strength: PerRun = 1.0
+    xi: PerRun = 0.1
     clamp: str = "none"
     grad: str = "task"
 

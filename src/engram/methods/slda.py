@@ -11,6 +11,7 @@ from engram.errors import check_float
 from engram.learner.learner import RunLearner
 from engram.methods.method import Method, Phase, State
 from engram.models.forward_pass import Output
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 
@@ -62,7 +63,7 @@ class SLDA(Method):
     Hayes and Kanan 2020, CVPR Workshops.
     """
 
-    shrinkage: float = 1e-4
+    shrinkage: PerRun = 1e-4
     train_first: bool = True
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from engram.learner.networks import Net
 from engram.memory import Memory, check_memory
 from engram.methods.lwf import distill_blocks
 from engram.methods.method import Method, ReplaySpec, State, Terms
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 INPUTS = ("all", "replay")
@@ -65,7 +66,7 @@ class SSIL(Method):
 
     memory: Memory = field(default=Memory(total=500))
     size: int = 0
-    temperature: float = 2.0
+    temperature: PerRun = 2.0
     kd_inputs: str = "all"
 
     def __post_init__(self) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from engram.errors import bad, check_choice
 from engram.learner.batch import Batch
-from engram.learner.bound_module import BoundNet
 from engram.learner.gradients import Term
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet, Net
@@ -27,6 +26,7 @@ from engram.methods.quadratic_penalty import (
     merge_quadratics,
     penalty_gradient,
 )
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 STEPS = ("clean", "twice", "cglb")
@@ -88,10 +88,10 @@ class TWP(Anchored):
     Liu et al. 2021, AAAI Conference on Artificial Intelligence.
     """
 
-    strength: float = 1e4
-    top: float = 1e4
+    strength: PerRun = 1e4
+    top: PerRun = 1e4
     beta: str = "off"
-    beta_strength: float = 0.01
+    beta_strength: PerRun = 0.01
     top_norm: str = "l2"
     layers: str = "first"
     edge_softmax: bool = False
@@ -145,7 +145,7 @@ class TWP(Anchored):
     def _smooth(self, net: Net, batch: Batch) -> Tensor:
         """Compute the sum of the batch's importance, differentiably."""
         weights = net.networks.layout.flatten(net.params.values())
-        buffers = net.read_buffers() if isinstance(net, BoundNet) else net.buffers  # type: ignore[attr-defined]
+        buffers = net.statistics()
 
         def slopes(term: Term) -> Tensor:
             def value(vector: Tensor) -> Tensor:
@@ -194,7 +194,6 @@ class TWP(Anchored):
 
 # -- attention along the edges of a graph network --------------------------------------------------
 
-BACKBONE = "net.backbone"
 SMALL = 1e-24  # the square root is not differentiable at 0
 
 
@@ -232,14 +231,9 @@ def attention_norm(e: Tensor, w: Tensor, norm: str = "l2") -> Tensor:
 
 
 def find_graph_layers(networks: Networks, layers: str) -> tuple[tuple[str, ...], Tensor]:
-    """Return the paths of the linear maps h W, and the edges [2, E]."""
-    try:
-        backbone: Any = networks.eval.get_submodule(BACKBONE)
-    except AttributeError:
-        backbone = None
-    edges, found = getattr(backbone, "edges", None), getattr(backbone, "layers", None)
-    if edges is None or found is None or not all(hasattr(one, "linear") for one in found):
-        kind = type(backbone).__name__ if backbone is not None else "a model of another kind"
-        raise bad("model", "a graph network such as 'gcn' for TWP", kind)
-    count = 1 if layers == "first" else len(found)
-    return tuple(f"{BACKBONE}.layers.{i}.linear" for i in range(count)), edges
+    """Return the names of the linear maps h W, and the edges [2, E]."""
+    found = networks.edge_layers
+    if found is None:
+        net: Any = networks.eval.get_submodule("net")
+        raise bad("model", "a graph network such as 'gcn' for TWP", type(net.backbone).__name__)
+    return found.linear[:1] if layers == "first" else found.linear, found.edges

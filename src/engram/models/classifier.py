@@ -5,7 +5,7 @@ are the inputs of a network.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ class Classifier(nn.Module):
         self.backbone = backbone
         self.head = head
         self.mappable: bool = getattr(backbone, "mappable", True)
-        self.unmappable: tuple[str, ...] = getattr(backbone, "unmappable", ())
+        self.unmappable = read_unmappable(backbone)
         self.mixes_rows: bool = getattr(backbone, "mixes_rows", False)
         for path, module in self.named_modules():
             if isinstance(module, Dropout):
@@ -123,6 +123,58 @@ class Classifier(nn.Module):
             raise bad(
                 "model", "a backbone with root_modules, root(x) and body(z) for latents", kind
             )
+
+
+# -- What a network says about itself --------------------------------------------------------------
+
+
+class NetworkTraits(NamedTuple):
+    """What a network declares about itself; a module that declares nothing has the defaults."""
+
+    class_rows: tuple[str, ...] = ()  # parameters whose first axis is the class
+    splits: bool = False  # whether it has a root and a top
+    sample_axes: tuple[int, ...] | None = None  # memory order that it prefers; None: as stored
+
+
+class EdgeLayers(NamedTuple):
+    """The layers of a graph network that pass messages along its edges."""
+
+    edges: Tensor  # [2, E] from node, to node
+    linear: tuple[str, ...]  # names of the linear maps of each layer
+
+
+def read_traits(network: nn.Module) -> NetworkTraits:
+    """Return what a network, or one of its layers for the memory order, declares.
+
+    Examples
+    --------
+    >>> read_traits(nn.Linear(2, 2))
+    NetworkTraits(class_rows=(), splits=False, sample_axes=None)
+    """
+    usual = NetworkTraits()
+    orders = (getattr(module, "sample_axes", None) for module in network.modules())
+    return NetworkTraits(
+        class_rows=tuple(getattr(network, "class_rows", usual.class_rows)),
+        splits=bool(getattr(network, "splits", usual.splits)),
+        sample_axes=next(filter(None, orders), usual.sample_axes),
+    )
+
+
+def read_unmappable(network: nn.Module) -> tuple[str, ...]:
+    """Return the reasons why runs cannot be mapped over a network, as `adapt` found them."""
+    return tuple(getattr(network, "unmappable", ()))
+
+
+def read_edge_layers(network: nn.Module) -> EdgeLayers | None:
+    """Return the edges and graph layers of a network; None if its backbone has none.
+
+    A backbone has them as ``edges`` and ``layers``, each layer with a ``linear`` map.
+    """
+    backbone = getattr(network, "backbone", None)
+    edges, layers = getattr(backbone, "edges", None), getattr(backbone, "layers", None)
+    if edges is None or layers is None or not all(hasattr(one, "linear") for one in layers):
+        return None
+    return EdgeLayers(edges, tuple(f"backbone.layers.{i}.linear" for i in range(len(layers))))
 
 
 # -- A frozen backbone whose features are the inputs of the network --------------------------------

@@ -310,7 +310,7 @@ def layer_width(learner: RunLearner | None, layer: str) -> int:
 
 def class_vectors(net: Net) -> Tensor:
     """Return the weights [C, F] of the last layer."""
-    rows = net.params.get("net.head.weight")
+    rows: Tensor | None = net.params.head.get("weight")
     if rows is None:
         raise EngramError("detectors: the network has no head.weight with one row per class")
     return rows

@@ -120,7 +120,7 @@ class Wrapped(OutputDetector):
     def _fitted(self, net: Net, columns: Tensor, state: State) -> Any:
         """The package's detector on the rows kept so far, for the head with these columns."""
         seen = columns.cpu()
-        bias = net.params.get("net.head.bias")
+        bias = net.params.head.get("bias")
         rows = class_vectors(net).detach().cpu()
         offset = rows.new_zeros(len(rows)) if bias is None else bias.detach().cpu()
         one = self._made(rows[seen], offset[seen])

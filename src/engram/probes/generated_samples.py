@@ -44,11 +44,11 @@ class Generated(Probe):
 
     def after_stage(self, view: StageView) -> Rows:
         learners = view.learners
-        name, path = _find_generator(learners[0]) if len(learners) == len(view) else ("", "")
+        name, top = _find_generator(learners[0]) if len(learners) == len(view) else ("", False)
         if name and not any(one.diverged for one in view.members):
-            drawn = [self._drawn(one, name, path) for one in view.members]
+            drawn = [self._drawn(one, name, top) for one in view.members]
             view.store("drawn", torch.stack([classes for _, classes in drawn]))
-            if _is_image(drawn[0][0].shape[1:]) and path == "net":
+            if _is_image(drawn[0][0].shape[1:]) and not top:
                 data = view.members[0].stream.data
                 first = [samples[: self.count] for samples, _ in drawn]
                 view.store("pictures", torch.stack([_to_bytes(one, data) for one in first]))
@@ -56,37 +56,37 @@ class Generated(Probe):
         return view.rows()
 
     @torch.no_grad()
-    def _drawn(self, run: StageResult, name: str, path: str) -> tuple[Tensor, Tensor]:
+    def _drawn(self, run: StageResult, name: str, top: bool) -> tuple[Tensor, Tensor]:
         """Draw samples and predict their classes by the network or its top."""
         learner = run.learner
         net, width = learner.net(), _draw_noise(learner, name)
         key, many = keys.fold(run.seed, "generated"), max(self.count, MOST_SAMPLES)
         codes = keys.normal(key, many, width, device=learner.device).to(learner.vector.dtype)
-        samples = net.at(f"{name}.decode")(codes)
+        samples = getattr(net, name).decode(codes)
         open_now = torch.from_numpy(run.items.opening <= run.stage).to(learner.device)
-        logits = net.at(path)(samples).logits
+        logits = (net.top if top else net)(samples).logits
         column = logits.masked_fill(~open_now, -torch.inf).argmax(-1).cpu()
         return samples, torch.from_numpy(run.items.classes)[column]
 
 
-def _find_generator(learner: RunLearner) -> tuple[str, str]:
-    """Find a further network that generates, and the network that takes its samples; or ""."""
-    takes = {learner.feed.data.sample_shape: "net"}
+def _find_generator(learner: RunLearner) -> tuple[str, bool]:
+    """Find a further network that generates, or "", and whether the top takes its samples."""
+    takes = {learner.feed.data.sample_shape: False}
     if learner.networks.splits:
-        takes.setdefault(_latent_shape(learner), "net.top")
+        takes.setdefault(_latent_shape(learner), True)
     for name, module in learner.networks.eval.named_children():
         shape, noise = getattr(module, "shape", None), getattr(module, "noise", None)
         draws = callable(getattr(module, "decode", None)) and isinstance(noise, int)
         if name != "net" and draws and isinstance(shape, tuple) and shape in takes:
             return name, takes[shape]
-    return "", ""
+    return "", False
 
 
 @torch.no_grad()
 def _latent_shape(learner: RunLearner) -> tuple[int, ...]:
     shape = learner.feed.data.sample_shape
     blank = torch.zeros(1, *shape, device=learner.device, dtype=learner.vector.dtype)
-    return tuple(learner.net().at("net.root")(blank).shape[1:])
+    return tuple(learner.net().root(blank).shape[1:])
 
 
 def _is_image(shape: Any) -> bool:

@@ -65,7 +65,7 @@ def _count_epoch_rows(run: Run, stage: int) -> int:
         return own + sum(past)
     if kind == "complete":
         return _count_distinct([task.train for task in tasks[: stage + 1]])
-    memory = run.method.memory_budget
+    memory = run.method.memory
     if kind != "union" or memory is None or not stage:
         return own
     classes = len({c for task in tasks[:stage] for c in task.shown})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engram import BadArgument, Memory, Method, ReplaySpec
+from engram import BadArgument, Memory, Method, PerRun, ReplaySpec
 from engram.losses import distill_rows, mean
 
 DAMPING = 1e-3
@@ -42,7 +42,7 @@ class BiC(Method):
     """The old network teaches all rows; then the new classes' logits are scaled and shifted."""
 
     memory: Memory = field(default=Memory(total=60))
-    temperature: float = 2.0
+    temperature: PerRun = 2.0
 
     def replay(self, stage):
         return ReplaySpec("union")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engram import Memory, Method, ReplaySpec
+from engram import Memory, Method, PerRun, ReplaySpec
 from engram.losses import mean
 
 
@@ -16,8 +16,8 @@ class DERpp(Method):
     """
 
     memory: Memory = field(default=Memory(total=60))
-    alpha: float = 0.1
-    beta: float = 0.5
+    alpha: PerRun = 0.1
+    beta: PerRun = 0.5
 
     def replay(self, stage):
         return ReplaySpec("pair")

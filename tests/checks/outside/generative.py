@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from engram import Method, keys
+from engram import Method, PerRun, keys
 from engram.losses import distill_rows, mean
 
 
@@ -41,8 +41,8 @@ class GenerativeReplay(Method):
 
     width: int = 16
     latent: int = 4
-    share: float = 1.0
-    rate: float = 0.02
+    share: PerRun = 1.0
+    rate: PerRun = 0.02
 
     def networks(self, stream):
         return {"generator": Generator(stream.data.sample_shape, self.width, self.latent)}
@@ -53,15 +53,15 @@ class GenerativeReplay(Method):
     def loss(self, net, batch, state):
         rows = len(batch.w)
         noise = self._noise(batch, "noise", rows)
-        cost = mean(net.at("generator.cost")(batch.x, noise), batch.w)
+        cost = mean(net.generator.cost(batch.x, noise), batch.w)
         terms = {"task": net.task(batch), "generator": self.rate * cost}
         if "teacher" not in state:
             return terms
         z = self._noise(batch, "dreams", rows)
-        dreams = net.frozen(state["teacher"], "generator.decode")(z)
+        dreams = net.frozen(state["teacher"]).generator.decode(z)
         named = net.frozen(state["teacher"])(dreams).logits
         answer = net(dreams, batch.w).logits
-        again = net.at("generator.cost")(dreams, self._noise(batch, "again", rows))
+        again = net.generator.cost(dreams, self._noise(batch, "again", rows))
         names = distill_rows(
             answer, named, batch.known, temperature=1.0, new_classes=batch.new
         )  # a dream is of no new class

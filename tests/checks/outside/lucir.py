@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from engram import Memory, Method, ReplaySpec
+from engram import Memory, Method, PerRun, ReplaySpec
 from engram.losses import mean
 
 CLOSED = -2.0  # below every cosine
@@ -29,10 +29,10 @@ class LUCIR(Method):
 
     head: ClassVar[str] = "cosine"
     memory: Memory = field(default=Memory(per_class=8, policy="herding"))
-    hold: float = 1.0
-    margin: float = 0.5
+    hold: PerRun = 1.0
+    margin: PerRun = 0.5
     hardest: int = 2
-    push: float = 1.0
+    push: PerRun = 1.0
 
     def replay(self, stage):
         return ReplaySpec("union")
@@ -54,7 +54,7 @@ class LUCIR(Method):
         away = 1 - F.cosine_similarity(output.features, before, dim=-1)
         known, new = batch.known.sum(), batch.new.sum()
         grown = (known / new.clamp(min=1)).to(away.dtype).sqrt()
-        cosines = net.at("net.head.cosines")(output.features)
+        cosines = net.head.cosines(output.features)
         own = cosines.gather(1, batch.target[:, None])
         among = batch.new & batch.seen
         rivals = cosines.masked_fill(~among, CLOSED).topk(self.hardest, -1).values

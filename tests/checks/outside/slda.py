@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from engram import BadArgument, Method
+from engram import BadArgument, Method, PerRun
 
 
 @dataclass(frozen=True, kw_only=True)
 class SLDA(Method):
     """Class means and one covariance of features, which are those of the first task's network."""
 
-    shrinkage: float = 0.01
+    shrinkage: PerRun = 0.01
 
     def start(self, learner, task):
         if learner.stage:

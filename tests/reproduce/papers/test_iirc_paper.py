@@ -57,7 +57,7 @@ def test_rows_follow_the_protocol():
     made = {row: recipe(PAPER, CIFAR, row) for row in [*ROWS, *VARIANTS]}
     best = {row for row, one in made.items() if one.training.restore_best}
     assert best == {"ER", "ER-infinite", "incremental joint", "finetune"}
-    kept = {row: one.method.memory_budget for row, one in made.items()}
+    kept = {row: one.method.memory for row, one in made.items()}
     herded = {row for row, memory in kept.items() if memory and memory.policy == "herding"}
     assert herded == {"iCaRL-norm", "iCaRL-CNN", "LUCIR", "BiC", *VARIANTS}
     assert made["LUCIR"].method.head == {"name": "cosine", "scale": 1.0}

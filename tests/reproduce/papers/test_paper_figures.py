@@ -267,7 +267,7 @@ def test_sizes_and_strategies():
     (sizes,), (strategies,) = figures_of("rwalk/fig4"), figures_of("rwalk/fig5")
 
     def accuracy(recipe, seed, tasks):
-        return learnt(recipe, seed, tasks, start=0.5 + recipe.method.memory_budget.per_class / 100)
+        return learnt(recipe, seed, tasks, start=0.5 + recipe.method.memory.per_class / 100)
 
     data = data_of(sizes, accuracy)
     mnist = data.query("dataset == 'MNIST' and method == 'PI'")

@@ -45,7 +45,7 @@ def method_of(number, expression, metric="F"):
 def test_rows_of_table_1(expression, kind, strength, kept):
     recipe = method_of(1, expression)
     method = recipe.method
-    memory = method.memory_budget
+    memory = method.memory
     assert type(method).__name__ == kind
     assert getattr(method, "strength", None) == strength
     assert (memory.per_class if memory else None) == kept
@@ -103,7 +103,7 @@ def test_deltas_are_against_the_first_strength():
     )
     first, own = table.entry(cell).recipes
     assert (first.method.strength, own.method.strength) == (75, 75000)
-    assert own.method.memory_budget.per_class == 10
+    assert own.method.memory.per_class == 10
 
 
 def test_table_2_runs_only_our_method():
@@ -112,7 +112,7 @@ def test_table_2_runs_only_our_method():
     assert [name for name, entry in entries.items() if not entry.missing] == ["RWalk"]
     recipe = entries["RWalk"].recipes[0]
     assert recipe.stream["classes_per_task"] == 5
-    assert recipe.method.memory_budget.per_class * 100 == 5000
+    assert recipe.method.memory.per_class * 100 == 5000
 
 
 def test_embedded_table_2_is_small_and_marked(tmp_path):
@@ -123,7 +123,7 @@ def test_embedded_table_2_is_small_and_marked(tmp_path):
     assert 0 <= made.lines[2].ours <= 100
     (recipe,) = table.recipes
     assert (recipe.stream["data"], recipe.training.epochs) == ("digits", 1)
-    assert recipe.method.memory_budget is not None
+    assert recipe.method.memory is not None
 
 
 def test_other_data_is_called_by_its_name():
@@ -274,7 +274,7 @@ def test_strengths_of_figures_are_those_of_the_table():
     found = find_table("rwalk/fig4").figures[0].recipes
     rwalks = {r.method.strength for r in found if type(r.method).__name__ == "RWalk"}
     assert rwalks == {1000, 500}
-    assert {r.method.memory_budget.policy for r in found} == {"random"}
+    assert {r.method.memory.policy for r in found} == {"random"}
 
 
 def test_embedded_preset_is_small():

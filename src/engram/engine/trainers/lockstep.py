@@ -87,7 +87,7 @@ class LockstepTrainer(TrainingStep):
     ) -> None:
         first, varying = learners[0], varying_values(methods)
         if varying is None:
-            raise ValueError("methods of one lockstep group may differ in float fields only")
+            raise ValueError("methods that train together may differ in PerRun options only")
         super().__init__(
             learners, methods[0], training, phase=phase, slots=slots,
             fixed_addresses=capture or self._records,
