@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad as func_grad
 from torch.func import vmap
 
 from engram import keys
@@ -58,6 +57,7 @@ from engram.methods.method import (
     check_state,
     check_update_direction,
 )
+from engram.models.functional_call import differentiate
 
 # -- one optimiser step of R runs, in place, on tensors at fixed addresses -------------------------
 
@@ -503,7 +503,7 @@ class MappedVerbs:
         if self.projects:
             return vmap(self._projected_of_one)
         apart = (0, 1) if self._apart else 0
-        return vmap(func_grad(self._loss_of_one, argnums=apart, has_aux=True))
+        return vmap(differentiate(self._loss_of_one, argnums=apart, has_aux=True))
 
     @property
     def _apart(self) -> bool:
@@ -570,7 +570,7 @@ class MappedVerbs:
             rest = (own["buffers"], state, which, hyper, (), names, remembers)
             apart = (0, 1) if self.touches is not False else 0
             penalised = weights if self.touches is not False else ()
-            found = func_grad(self._loss_of_one, argnums=apart, has_aux=True)(
+            found = differentiate(self._loss_of_one, argnums=apart, has_aux=True)(
                 weights, penalised, *rest
             )
             data, (terms, after, remembered, _) = found
