@@ -56,7 +56,7 @@ blobs = engram.load("blobs")
 for together in (False, True):
     engram.run(blobs, method=[EWC(), GEM(), MAS()], epochs=1, together=together, device="cpu")
 engram.run(engram.load("shapes"), method=EWC(), model="cnn", epochs=1, device="cpu")
-skeletons = engram.load("skeletons", per_class=10)
+skeletons = engram.load("skeletons", per_class=10, frames=3)
 engram.run(skeletons, method=TWP(), model="gcn", epochs=1, seeds=2, together=True, device="cpu")
 """
     assert loaded_after(code, COMPILER) == []

@@ -94,7 +94,8 @@ class GEM(Method):
     redraw
         Redraw the rows that enter the loss at every step (CGLB); False: the memory's first ones.
     memory
-        Exemplars to keep of each task. CGL: 0.2 of each.
+        Exemplars to keep. With ``Memory(total=500)`` the rows of a step do not grow with the stream;
+        the paper keeps a number of each task, ``Memory(per_task=256)``; CGL: 0.2 of each.
 
     Examples
     --------
@@ -115,7 +116,7 @@ class GEM(Method):
     size: int = 0
     counted: float = 1.0
     redraw: bool = False
-    memory: Memory = field(default=Memory(fraction=0.2))
+    memory: Memory = field(default=Memory(total=500))
 
     def __post_init__(self) -> None:
         infinite = float("inf")
@@ -125,7 +126,7 @@ class GEM(Method):
         if self.counted == 0:
             raise bad("counted", "a share above 0", self.counted)
         if not isinstance(self.memory, Memory):
-            raise bad("memory", "a Memory such as Memory(fraction=0.2)", self.memory)
+            raise bad("memory", "a Memory such as Memory(total=500)", self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("tasks", self.size)
