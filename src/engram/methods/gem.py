@@ -94,8 +94,8 @@ class GEM(Method):
     redraw
         Redraw the rows that enter the loss at every step (CGLB); False: the memory's first ones.
     memory
-        Exemplars to keep. With ``Memory(total=500)`` the rows of a step do not grow with the stream;
-        the paper keeps a number of each task, ``Memory(per_task=256)``; CGL: 0.2 of each.
+        Exemplars to keep; all of them pass through the network in every step. The paper keeps a
+        number of each task, ``Memory(per_task=256)``; CGL: 0.2 of each.
 
     Examples
     --------
