@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.test_imports import ALLOWED, PACKAGE, modules
 
 HEAVY = ("torch", "pandas", "sklearn", "scipy", "plotly", "pyarrow")
@@ -40,12 +42,17 @@ def test_heavy_packages_are_noticed():
     assert loaded_after("import scipy") == ["scipy"]
 
 
-def test_help_is_light():
+@pytest.mark.parametrize(("words", "expected"), [
+    (["--help"], []), (["run", "--help"], []), (["list", "metrics"], []),
+    (["list"], ["torch"]), (["list", "methods", "EWC"], ["torch"]),
+    (["list", "datasets"], ["torch"]),
+])  # fmt: skip
+def test_looking_around_is_light(words, expected):
     code = (
-        "import sys\nsys.argv = ['engram', '--help']\nfrom engram.cli import main\n"
+        f"import sys\nsys.argv = ['engram', *{words!r}]\nfrom engram.cli import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code"
     )
-    assert loaded_after(code) == []
+    assert loaded_after(code, (*HEAVY, *COMPILER)) == expected
 
 
 def test_training_does_not_load_the_compiler_of_torch():
