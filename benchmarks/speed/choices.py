@@ -55,7 +55,7 @@ def gem(repeats: int) -> Iterator[dict[str, Any]]:
 
 def modes(repeats: int) -> Iterator[dict[str, Any]]:
     """Lockstep over one by one: whole runs, and as measured."""
-    stream, training = class_incremental(load("digits")), Training(batch_size=64, epochs=12)
+    stream, training = class_incremental(load("digits")), Training(batch_size=64, epochs=17)
     for name, model in MODELS.items():
         runs = [
             Run(stream=stream, method=methods.Finetune(), model=model, training=training, seed=seed)

@@ -33,8 +33,8 @@ from engram.methods.method import Method
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # the choice between lockstep and one run after another
 CLEAR_MARGIN = 0.15  # of time that the other way must save, so that noise does not decide
-LEAST_STEPS = 300  # of each run, so that the measurement takes less than a twentieth of the time
-TIMED_RUNS, TIMED_STEPS, TIMED_REPEATS = 32, 2, 5
+LEAST_STEPS = 400  # of each run, so that the measurement takes less than a twentieth of the time
+TIMED_RUNS, TIMED_STEPS, TIMED_REPEATS = 32, 2, 3
 
 
 class ExecutionMode(NamedTuple):
@@ -194,11 +194,10 @@ class RunGrouping:
         if len(before) == 1:
             found = MeasuredMode(group, before.pop(), math.nan)
         else:
-            some = group[:TIMED_RUNS]
-            alone, mapped = (
-                self._seconds_of_step(some[:1], False),
-                self._seconds_of_step(some, True),
-            )
+            timed = group[:TIMED_RUNS]
+            # equally much work, so that what else the machine does slows both alike
+            alone = self._seconds_of_step(timed[:1], False, len(timed))
+            mapped = self._seconds_of_step(timed, True)
             if not (alone and mapped):
                 return None
             found = MeasuredMode(group, _prefers_lockstep(mapped / alone, self._tiny(group)),
@@ -215,8 +214,11 @@ class RunGrouping:
             return False
         return self._factory.feed(run).on_device and _count_steps(run) >= LEAST_STEPS
 
-    def _seconds_of_step(self, group: Sequence[int], mapped: bool) -> float:
-        """Return the seconds of a step for each run of a group; 0 if they cannot be measured."""
+    def _seconds_of_step(self, group: Sequence[int], mapped: bool, times: int = 1) -> float:
+        """Return the seconds of a step for each run of a group; 0 if they cannot be measured.
+
+        Steps are taken so many `times` before the clock is read.
+        """
         learners = [self.learner(self.runs[place]) for place in group]
         methods, training = [self.runs[p].method for p in group], self.runs[group[0]].training
         phases = list_phases(methods[0], 0)
@@ -239,14 +241,15 @@ class RunGrouping:
                     steps, spent = min(TIMED_STEPS, now.live.shape[1]), list[float]()
                     for _ in range(1 + TIMED_REPEATS):  # the first warms up
                         began = clock()
-                        now.trainer.run(0, steps, now.schedule.lr, now.live)
+                        for _ in range(times):
+                            now.trainer.run(0, steps, now.schedule.lr, now.live)
                         spent.append(clock() - began)
                     now.trainer.close()
         except (RuntimeError, MemoryError) as problem:
             if is_out_of_memory(problem):
                 return 0.0
             raise
-        return min(spent[1:]) / (steps * len(group)) if steps else 0.0
+        return min(spent[1:]) / (steps * len(group) * times) if steps else 0.0
 
     def runs_separately(self, group: Sequence[int], stage: int = PRETRAINING_STAGE) -> bool:
         """Whether mapped runs go one by one all the same, in the prologue or in a task.
