@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.test_imports import ALLOWED, PACKAGE, modules
 
 HEAVY = ("torch", "pandas", "sklearn", "scipy", "plotly", "pyarrow")
+COMPILER = ("torch._dynamo", "torch._inductor", "sympy")  # .8 s of CPU time
 
 
 # Between two questions to one interpreter, so that torch need not be loaded for each.
@@ -25,9 +28,9 @@ def printed(code: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def loaded_after(code: str) -> list[str]:
+def loaded_after(code: str, heavy: tuple[str, ...] = HEAVY) -> list[str]:
     """Which of the heavy packages are loaded once `code` has run in a fresh interpreter."""
-    report = f"\nimport sys\nprint('LOADED', *[m for m in {HEAVY!r} if m in sys.modules])"
+    report = f"\nimport sys\nprint('LOADED', *[m for m in {heavy!r} if m in sys.modules])"
     return printed(code + report)[-1].split()[1:]
 
 
@@ -39,12 +42,35 @@ def test_heavy_packages_are_noticed():
     assert loaded_after("import scipy") == ["scipy"]
 
 
-def test_help_is_light():
+@pytest.mark.parametrize(("words", "expected"), [
+    (["--help"], []), (["run", "--help"], []), (["list", "metrics"], []),
+    (["list"], ["torch"]), (["list", "methods", "EWC"], ["torch"]),
+    (["list", "datasets"], ["torch"]),
+])  # fmt: skip
+def test_looking_around_is_light(words, expected):
     code = (
-        "import sys\nsys.argv = ['engram', '--help']\nfrom engram.cli import main\n"
+        f"import sys\nsys.argv = ['engram', *{words!r}]\nfrom engram.cli import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code"
     )
-    assert loaded_after(code) == []
+    assert loaded_after(code, (*HEAVY, *COMPILER)) == expected
+
+
+def test_training_does_not_load_the_compiler_of_torch():
+    code = """
+import engram
+from engram.methods import EWC, GEM, MAS, TWP
+blobs = engram.load("blobs")
+for together in (False, True):
+    engram.run(blobs, method=[EWC(), GEM(), MAS()], epochs=1, together=together, device="cpu")
+engram.run(engram.load("shapes"), method=EWC(), model="cnn", epochs=1, device="cpu")
+skeletons = engram.load("skeletons", per_class=10, frames=3)
+engram.run(skeletons, method=TWP(), model="gcn", epochs=1, seeds=2, together=True, device="cpu")
+"""
+    assert loaded_after(code, COMPILER) == []
+
+
+def test_the_compiler_of_torch_is_noticed():
+    assert loaded_after("import torch._dynamo", COMPILER) != []
 
 
 def test_public_names_do_not_depend_on_what_was_imported_before():

@@ -124,3 +124,22 @@ def test_forms_have_equal_gradients(padded: bool) -> None:
 def test_kl_of_equal_logits_is_zero() -> None:
     logits = torch.tensor([[0.2, -3.0]])
     assert distill_rows(logits, logits, ALL, form="kl").item() == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mapped_cross_entropy_has_the_bits_of_torch(dtype) -> None:
+    logits = torch.linspace(-3.0, 9.0, 60, dtype=dtype).sin().reshape(3, 4, 5) * 20
+    target = torch.arange(12).reshape(3, 4) % 5
+    open_ = torch.ones(5, dtype=torch.bool)
+
+    def own(logits: Tensor, target: Tensor) -> Tensor:
+        return (ce_rows(logits, target, open_) ** 2).sum()
+
+    def plain(logits: Tensor, target: Tensor) -> Tensor:
+        return (torch.nn.functional.cross_entropy(logits, target, reduction="none") ** 2).sum()
+
+    mapped = torch.func.vmap(torch.func.grad_and_value(own))(logits, target)
+    for one in (0, 1, 2):
+        slope, value = torch.func.grad_and_value(plain)(logits[one], target[one])
+        assert torch.equal(mapped[0][one], slope)
+        assert torch.equal(mapped[1][one], value)

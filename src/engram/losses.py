@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack
+from torch._C._functorch import maybe_current_level
 
 CLOSED_LOGIT = -1e9  # logit of a class that does not compete: no probability, no gradient
 
@@ -38,12 +40,23 @@ def ce_rows(logits: Tensor, target: Tensor, open_: Tensor, smoothing: float = 0.
     tensor([0.3270])
     """
     masked = logits.masked_fill(~open_, CLOSED_LOGIT)
-    target_loss = F.cross_entropy(masked, target, reduction="none")
+    target_loss = _target_losses(masked, target)
     if not smoothing:
         return target_loss
     log_p = torch.where(open_, masked.log_softmax(-1), 0.0)
     even = -log_p.sum(-1) / open_.sum(-1).clamp(min=1)
     return (1 - smoothing) * target_loss + smoothing * even
+
+
+def _target_losses(logits: Tensor, target: Tensor) -> Tensor:
+    """Compute the cross-entropy [B] of each row, to the same bits alone and mapped.
+
+    Mapped, torch's own function is replaced by rules in Python, which take a tenth of a small step
+    and import sympy.
+    """
+    if maybe_current_level() is None or _len_torch_dispatch_stack():  # alone, or traced
+        return F.cross_entropy(logits, target, reduction="none")
+    return -logits.log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
 
 
 def masked_ce(

@@ -15,7 +15,7 @@ from engram.engine import loop
 PACKAGE = Path(engram.__file__).parent
 
 
-@pytest.mark.parametrize(("together", "most"), [(False, 7), (True, 8)], ids=["alone", "lockstep"])
+@pytest.mark.parametrize(("together", "most"), [(False, 7), (True, 9)], ids=["alone", "lockstep"])
 @pytest.mark.parametrize("out", [False, True], ids=["in memory", "in a directory"])
 def test_few_frames_to_the_loss(together, most, out, tmp_path):
     """From `engram.run` to `loss`, both counted; those of torch are not ours."""

@@ -568,6 +568,18 @@ def test_a_changed_default_keeps_the_meaning_of_ids(monkeypatch):
     assert method_id(ER()) != plain
 
 
+def test_a_former_default_is_the_same_in_a_recipe_and_as_an_object(monkeypatch):
+    former = {"name": "ER", "memory": {"per_class": 7}}
+    recipe = {"stream": {"data": "blobs"}, "method": "ER"}
+    plain = Recipe.of(recipe).id, Recipe.of(recipe).key
+    monkeypatch.setitem(experiment_id.FORMER_DEFAULTS, "ER.memory", Memory(per_class=7))
+    for method in (former, ER(memory=Memory(per_class=7))):
+        found = Recipe.of({**recipe, "method": method})
+        assert (found.id, found.key) == plain  # as if it had been the default
+    assert Recipe.of(recipe).id != plain[0]
+    assert Recipe.of(recipe).key != plain[1]
+
+
 def test_a_method_with_a_memory_of_its_own_is_the_same_however_it_is_spelt(tmp_path):
     written = {
         "stream": {"data": "blobs"}, "method": {"name": "ER", "memory": {"per_class": 2}},

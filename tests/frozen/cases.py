@@ -125,7 +125,8 @@ HELD = {"root": "heldout", "root_iterations": 5}
 OPTIONS: dict[str, dict[str, Any]] = {
     "AGEM": MEMORY, "BiC": {"memory": {"total": 24}}, "ER": MEMORY, "NaiveRehearsal": MEMORY,
     "SSIL": MEMORY, "DERpp": {"memory": {"total": 12, "policy": "reservoir"}},
-    "ERACE": {"memory": {"total": 12, "policy": "reservoir"}}, "GDumb": {**MEMORY, "epochs": 3},
+    "GEM": {"memory": {"fraction": 0.2}}, "GDumb": {**MEMORY, "epochs": 3},
+    "ERACE": {"memory": {"total": 12, "policy": "reservoir"}},
     "ICaRL": PER_CLASS, "LUCIR": PER_CLASS, "EWC": {"strength": 1.0}, "MAS": {"strength": 0.1},
     "OnlineEWC": {"strength": 1.0, "gamma": 0.9}, "EWCpp": {"strength": 1.0, "every": 3},
     "RWalk": {"strength": 1.0, "every": 3}, "TWP": {"strength": 1.0, "top": 1.0},
@@ -204,7 +205,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("TWP", {"accumulate": True}), ("Replay", {"mix": "paired"}), ("Joint", {"init": "scratch"}),
     ("LatentReplay", HELD), ("LGR", HELD), ("LGR", {"distill": True}), ("DGR", {"distill": True}),
     ("LUCIR", {"variant": "no_margin"}), ("BiC", {"variant": "distil"}),
-    ("ICaRL", {"variant": "cnn"}), ("LwF", {"scale": True}), ("GEM", {"redraw": True}),
+    ("ICaRL", {"variant": "cnn"}), ("LwF", {"scale": True}),
+    ("GEM", {"redraw": True, "memory": {"fraction": 0.2}}),
     ("SLDA", {"train_first": False}),
     ("AGEM", {"masks": True}), ("SSIL", {"kd_inputs": "replay"}),
 ]  # fmt: skip

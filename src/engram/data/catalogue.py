@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from engram.data.checked_files import find_below
 from engram.data.dataset import Data, DataSource
@@ -284,7 +283,8 @@ def load_user_set(name: str, **options: Any) -> Data:
         for option in options:
             raise unknown(f"option of {name}", option, ["(none)"])
         return found
-    if isinstance(found, pd.DataFrame):
+    pandas = sys.modules.get("pandas")  # whoever made a table has imported it
+    if pandas is not None and isinstance(found, pandas.DataFrame):
         return Data.from_frame(found, **{"name": title, **options})
     if isinstance(found, tuple) and len(found) == 2:
         return Data.from_arrays(*found, **{"name": title, **options})

@@ -20,6 +20,9 @@ from engram.data.label_checks import (
 from engram.errors import bad
 
 Array = npt.NDArray[Any]
+# what sets from elsewhere call their parts
+PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test",
+         "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid"}  # fmt: skip
 
 
 class RowStore(Protocol):

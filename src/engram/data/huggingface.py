@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from engram.data.conversion import PARTS
 from engram.data.dataset import Data
 from engram.data.image_folder import parse_resize
 from engram.data.images import decode
-from engram.data.tables.data_frame import PARTS
 from engram.errors import bad, unknown
 
 _LABELS = ("label", "labels", "class", "target")

@@ -170,6 +170,11 @@ class LearnerFactory:
             torch.default_generator.manual_seed(keys.torch_seed(key_of_run))
             own = check_networks(run.method, run.method.networks(_outline(run, net)))
         further = {name: adapt(module) for name, module in network_modules(own).items()}
+        # the skeletons of another seed serve as well, and copying modules takes longer than
+        # making them; a frozen backbone is in the skeleton itself
+        known = self._first.get(self._kind(run))
+        if known is not None and net.frozen is None:
+            return known.with_modules({"net": net, **further})
         objective = Objective(run.loss, run.training.label_smoothing)
         networks = Networks({"net": net, **further}, objective, network_settings(own))
         fused = self.fused and networks.fusable

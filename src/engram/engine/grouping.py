@@ -1,28 +1,40 @@
-"""`RunGrouping`: which runs can train together, and whether they are mapped or run one by one."""
+"""`RunGrouping`: which runs can train together, and whether they are mapped or run one by one, by
+rule or by measurement.
+"""
 
 from __future__ import annotations
 
+import math
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from engram.engine.backend import resolve_device
+from engram.engine import backend
+from engram.engine.backend import resolve_device, training_numerics
 from engram.engine.factory import LearnerFactory, has_tiny_steps
 from engram.engine.hyperparameters import explain_apart, varying_values
+from engram.engine.loop import PhaseTraining, open_task
+from engram.engine.phases import list_phases, prepare_phase
 from engram.engine.pretraining import PRETRAINING_STAGE, declared_pretraining, pending_pretraining
 from engram.engine.run_definition import Run
 from engram.engine.trainers.compiled import check_compiler
-from engram.errors import bad, check_int
+from engram.errors import bad, check_int, is_out_of_memory
+from engram.learner import torch_startup
 from engram.learner.learner import RunLearner
 from engram.learner.parameter_layout import Networks
 from engram.learner.structural_key import ByIdentity, structural_key
 from engram.methods.method import Method
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+# the choice between lockstep and one run after another
+CLEAR_MARGIN = 0.15  # of time that the other way must save, so that noise does not decide
+LEAST_STEPS = 400  # of each run, so that the measurement takes less than a twentieth of the time
+TIMED_RUNS, TIMED_STEPS, TIMED_REPEATS = 32, 2, 3
 
 
 class ExecutionMode(NamedTuple):
@@ -32,14 +44,22 @@ class ExecutionMode(NamedTuple):
     width: int  # number of runs that train at once
 
 
+class MeasuredMode(NamedTuple):
+    """How a group of runs trains whose way was left open, and why."""
+
+    places: list[int]
+    mapped: bool
+    ratio: float  # time of a run's step in lockstep over that alone; NaN where it was known before
+
+
 class RunGrouping:
     """Decide which runs train in lockstep, and share equal networks and data between runs.
 
     Parameters
     ----------
     together
-        True: runs of equal shapes in lockstep; False: one after the other; None: whichever is
-        faster.
+        True: runs of equal shapes in lockstep; False: one after the other; None: whichever should
+        be faster, by the size of a step, or is, after `measure_modes`.
     capture
         Replay steps as CUDA graphs; None: on CUDA.
     compile
@@ -80,6 +100,7 @@ class RunGrouping:
         )  # fmt: skip
         self._kin: dict[ByIdentity, Any] = {}
         self._declared: dict[Any, Any] = {}  # runs of a study share their method
+        self._measured: dict[int, bool] = {}  # by the first run of a group: whether it is mapped
 
     def networks(self, run: Run) -> Networks:
         """Return the networks of a run with their initial weights."""
@@ -155,7 +176,93 @@ class RunGrouping:
             return False
         if self.together or self.kind == "cuda":
             return True
-        return self._tiny(group)
+        return self._measured.get(group[0], self._tiny(group))
+
+    # -- choosing by measurement ------------------------------------------------------------------
+    def measure_modes(self, known: Mapping[int, bool] | None = None) -> list[MeasuredMode]:
+        """Choose by the time of some steps how groups train on the CPU whose way is left open.
+
+        The steps are those of the first task, of learners made for this. The rule by the size of a
+        step holds unless the other way saves a clear part of the time. `known` says of runs whether
+        they were mapped before, which then stays so.
+
+        Examples
+        --------
+        >>> from engram.methods import Finetune
+        >>> from engram import class_incremental, load
+        >>> from engram.engine.training import Training
+        >>> stream, long = class_incremental(load("blobs")), Training(epochs=100)
+        >>> runs = [Run(stream=stream, method=Finetune(), training=long, seed=s) for s in (0, 1)]
+        >>> grouping = RunGrouping(runs, device="cpu")
+        >>> (found,) = grouping.measure_modes()
+        >>> found.mapped == grouping.maps([0, 1]) and found.ratio > 0
+        True
+        """
+        return [one for group in self.groups() if (one := self._measure_group(group, known or {}))]
+
+    def _measure_group(self, group: list[int], known: Mapping[int, bool]) -> MeasuredMode | None:
+        if not self._is_open(group):
+            return None
+        before = {known[place] for place in group if place in known}
+        if len(before) == 1:
+            found = MeasuredMode(group, before.pop(), math.nan)
+        else:
+            timed = group[:TIMED_RUNS]
+            # equally much work, so that what else the machine does slows both alike
+            alone = self._seconds_of_step(timed[:1], False, len(timed))
+            mapped = self._seconds_of_step(timed, True)
+            if not (alone and mapped):
+                return None
+            found = MeasuredMode(group, _prefers_lockstep(mapped / alone, self._tiny(group)),
+                                 mapped / alone)  # fmt: skip
+        self._measured[group[0]] = found.mapped
+        return found
+
+    def _is_open(self, group: Sequence[int]) -> bool:
+        """Whether a group may train either way, and long enough for a measurement."""
+        run = self.runs[group[0]]
+        if len(group) == 1 or self.together is not None or self.compile or self.kind != "cpu":
+            return False
+        if self._factory.skeleton(run).unmappable or pending_pretraining(run) is not None:
+            return False
+        return self._factory.feed(run).on_device and _count_steps(run) >= LEAST_STEPS
+
+    def _seconds_of_step(self, group: Sequence[int], mapped: bool, times: int = 1) -> float:
+        """Return the seconds of a step for each run of a group; 0 if they cannot be measured.
+
+        Steps are taken so many `times` before the clock is read.
+        """
+        learners = [self.learner(self.runs[place]) for place in group]
+        methods, training = [self.runs[p].method for p in group], self.runs[group[0]].training
+        phases = list_phases(methods[0], 0)
+        if not phases or phases[0][0]:
+            return 0.0
+        number, phase = phases[0]
+        backend.set_threads(learners, training, mapped=mapped)
+        (torch_startup.warm_up_mapped if mapped else torch_startup.warm_up)(self.device)
+        # with one thread, its own time: what else runs on the machine does not count
+        clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+        try:
+            with training_numerics(training.precision):
+                open_task(learners, methods, training, 0, mapped=mapped)
+                with prepare_phase(learners, training, phase, number, False) as (settings, _):
+                    now = PhaseTraining(
+                        learners, methods, settings, phase, number, mapped=mapped,
+                        rates=[self.runs[place].training.lr for place in group],
+                    )  # fmt: skip
+                    now.load(0)
+                    steps, spent = min(TIMED_STEPS, now.live.shape[1]), list[float]()
+                    for _ in range(1 + TIMED_REPEATS):  # the first warms up
+                        began = clock()
+                        for _ in range(times):
+                            now.trainer.run(0, steps, now.schedule.lr, now.live)
+                        spent.append(clock() - began)
+                    now.trainer.close()
+        except (RuntimeError, MemoryError) as problem:
+            if is_out_of_memory(problem):
+                return 0.0
+            raise
+        return min(spent[1:]) / (steps * len(group) * times) if steps else 0.0
 
     def runs_separately(self, group: Sequence[int], stage: int = PRETRAINING_STAGE) -> bool:
         """Whether mapped runs go one by one all the same, in the prologue or in a task.
@@ -222,6 +329,31 @@ class RunGrouping:
             width = max(way.width for way in ways.values())
             for start in range(0, len(group), width):
                 yield group[start : start + width], ways
+
+
+def _count_steps(run: Run) -> int:
+    """Count the steps of all tasks, without further phases of a method."""
+    found = 0
+    for stage, task in enumerate(run.stream.tasks):
+        epochs, iterations = run.training.length(stage)
+        rows = len(task.train)
+        found += iterations or epochs * math.ceil(rows / (run.training.batch_size or max(1, rows)))
+    return found
+
+
+def _prefers_lockstep(ratio: float, usual: bool) -> bool:
+    """Whether to map, by the time of lockstep over that alone; `usual` unless it loses clearly.
+
+    Examples
+    --------
+    >>> [_prefers_lockstep(ratio, usual=True) for ratio in (0.5, 1.1, 1.5)]
+    [True, True, False]
+    >>> [_prefers_lockstep(ratio, usual=False) for ratio in (0.5, 0.9, 1.5)]
+    [True, False, False]
+    """
+    if usual:
+        return ratio * (1 - CLEAR_MARGIN) < 1
+    return ratio < 1 - CLEAR_MARGIN
 
 
 def _method_declarations(method: Method, tasks: int) -> Any:

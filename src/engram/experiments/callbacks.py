@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from engram.experiments.plan import Plan
 from engram.records import Result, Rows, RunDirectory, read
 from engram.records.experiment_trackers import Sink, choose_sink, run_logs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Callback:
@@ -140,6 +141,8 @@ class LiveLog(Callback):
             super().note(f"{self.tool} failed ({error}); the runs continue without it")
 
     def _send(self, plan: Plan, stage: int, frame: pd.DataFrame) -> None:
+        import pandas as pd
+
         if plan.key not in self._frames:
             self._frames[plan.key] = self._before(plan, stage)
         frames = self._frames[plan.key]

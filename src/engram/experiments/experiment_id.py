@@ -50,7 +50,7 @@ from engram.streams.task_orders import ORDER_OPTIONS, order_text
 ID_FORMAT = 3  # ids of another format are not comparable
 # An id hashes what differs from the defaults, so that a new option changes no id. When a default
 # changes, the former one is added here, as in ``{"EWC.strength": 1.0}``, to keep ids valid.
-FORMER_DEFAULTS: dict[str, Any] = {}
+FORMER_DEFAULTS: dict[str, Any] = {"GEM.memory": Memory(fraction=0.2)}
 IDENTITY_PARTS = {  # of an experiment, in the words of a message
     "data": "the data",
     "stream": "the stream",
@@ -151,6 +151,8 @@ def drop_defaults(
     found = {}
     for name, value in values.items():
         default = FORMER_DEFAULTS.get(f"{of}.{name}", defaults.get(name, MISSING))
+        if isinstance(value, Mapping) and is_dataclass(default):  # a recipe in plain values
+            default = to_plain(default)
         if not _is_equal(value, default):
             found[name] = value
     return found

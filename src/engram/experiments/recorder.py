@@ -4,6 +4,7 @@ memory or in a run directory, and says where each run resumes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -14,6 +15,7 @@ import torch
 
 from engram import distributed
 from engram.engine.backend import resolve_device
+from engram.engine.grouping import MeasuredMode
 from engram.engine.portable_state import export_state
 from engram.errors import RecordError
 from engram.experiments.callbacks import Callback
@@ -91,6 +93,7 @@ class Recorder:
                     self.folder.tidy()
         self._rerun, self._deadline, self._every = rerun, deadline, checkpoint_every
         self._began, self._environment = time.perf_counter(), ""
+        self._modes: list[dict[str, Any]] = []  # of groups whose way of training was measured
         self._items: dict[tuple[str, str], EvaluationItems] = {}
         self._memory = MemoryRecords()
         self._pending: list[StageResult] = []  # results whose group is not complete
@@ -109,6 +112,35 @@ class Recorder:
                 f"{runs} before (finished); to train them anew: rerun=True (engram run --rerun)"
             )
 
+    # -- how runs train, where that was measured ---------------------------------------------------
+    def known_modes(self) -> dict[int, bool]:
+        """Return of open runs, by place, whether they were mapped when they began."""
+        if self.folder is None or self._rerun:
+            return {}
+        mapped = {
+            tuple(key): bool(entry["mapped"])
+            for facts in self.folder.documents("environment")[0]
+            for entry in facts.get("modes", [])
+            for key in entry["runs"]
+        }
+        places = enumerate(plan.key for plan in self.open)
+        return {place: mapped[key] for place, key in places if key in mapped}
+
+    def record_modes(self, modes: Sequence[MeasuredMode]) -> None:
+        """Keep how groups train, for the record and for whoever resumes them."""
+        self._modes = [
+            {
+                "mapped": one.mapped,
+                "lockstep_over_alone": None if math.isnan(one.ratio) else round(one.ratio, 3),
+                "runs": [list(self.open[place].key) for place in one.places],
+            }
+            for one in modes
+        ]
+
+    def _environment_facts(self, **timings: float) -> dict[str, Any]:
+        facts = environment(self.device, **timings)
+        return {**facts, "modes": self._modes} if self._modes else facts
+
     # -- while runs train ------------------------------------------------------------------------
     def prepare(self) -> None:
         """Write recipes and items of the runs to train, and set up their checkpoints."""
@@ -121,7 +153,7 @@ class Recorder:
         with write_together():
             self._write_recipes_and_items(self.folder)
         # written now in case the process is killed, and again at the end with the time
-        self._environment = self.folder.write_environment(environment(self.device))
+        self._environment = self.folder.write_environment(self._environment_facts())
         self.checkpoints = Checkpoints(self.folder, self.callback.note)
         # only this rank saves, so several ranks stop between stages
         deadline = None if distributed.current_ranks() else self._deadline
@@ -264,7 +296,7 @@ class Recorder:
         if self.folder is not None and self.checkpoints is not None:
             self.checkpoints.close(self.open)
             seconds = time.perf_counter() - self._began
-            facts = environment(self.device, seconds=seconds)
+            facts = self._environment_facts(seconds=seconds)
             self.folder.write_environment(facts, self._environment)
             if not self._worker:  # workers merge when they append
                 self.folder.merge_if_many()
@@ -276,7 +308,7 @@ class Recorder:
         if self.folder is not None and self.folder.result_files():
             found = read(self.folder.path, recipes={plan.recipe for plan in self.plans})
         else:
-            found = self._memory.result(self.plans, self._items, self.device)
+            found = self._memory.result(self.plans, self._items, self._environment_facts())
         return found.of_runs(plan.key for plan in self.plans)
 
 
@@ -367,7 +399,7 @@ class MemoryRecords:
         self,
         plans: Sequence[Plan],
         items: Mapping[tuple[str, str], EvaluationItems],
-        device: torch.device,
+        facts: dict[str, Any],
     ) -> Result:
         """Build a result from all records."""
         return Result(
@@ -377,6 +409,6 @@ class MemoryRecords:
             arrays=ProbeArrays(memory=self._arrays),
             items=items,
             ledger=self._ledgers,
-            environment=[environment(device)],
+            environment=[facts],
             models=self._models.get,
         )

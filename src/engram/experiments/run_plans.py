@@ -125,6 +125,8 @@ def _prepare_runs(
         return recorder, None
     runs = [plan.run for plan in recorder.open]
     engine = Engine(runs, capture=None if ranks is None else False, **how)
+    with backend.limit_threads():
+        recorder.record_modes(engine.measure_modes(recorder.known_modes()))
     if ranks is not None:
         check_ranks(engine, ranks)
     _check_probes(recorder.open, engine)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -24,7 +24,7 @@ from engram.learner.batch import NO_VALUES, Batch
 from engram.learner.networks import FunctionalNet, Net
 from engram.learner.parameter_layout import Networks, Views
 from engram.models.forward_pass import PLAIN, forward_context
-from engram.models.functional_call import call_with_weights
+from engram.models.functional_call import call_with_weights, differentiate
 
 Term = Callable[[Net, Batch], Tensor]
 Transform = Callable[[Tensor], Tensor]
@@ -84,7 +84,7 @@ def _mapped_sums(
             )
             return term(net, batch)
 
-        return transform(grad(value)(weights.vector))
+        return transform(differentiate(value)(weights.vector))
 
     def by_loop(part: Batch) -> Tensor:
         single = (part.map(lambda leaf, i=i: leaf[i]) for i in range(len(part.w)))  # type: ignore[misc]
@@ -264,7 +264,7 @@ def linear_sums(
         return total, {name: x.detach() for name, x in net.watch.inputs.items()}
 
     try:
-        slopes, seen = grad(value, has_aux=True)(probes)
+        slopes, seen = differentiate(value, has_aux=True)(probes)
     except _NotLinear:
         return None
     watch = found[0]
@@ -469,7 +469,7 @@ def outer_sums(
             net = _make_probed_net(networks, vector, buffers, batch.key, small, probes)
             return term(net, batch), dict(net.watch.rows)
 
-        (slopes, at), rows = grad(value, argnums=(0, 1), has_aux=True)(small, probes)
+        (slopes, at), rows = differentiate(value, argnums=(0, 1), has_aux=True)(small, probes)
         return slopes, at, rows
 
     def by_loop(part: Batch) -> Any:

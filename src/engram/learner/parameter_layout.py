@@ -201,6 +201,22 @@ class Networks:
         twin.__dict__.pop("start", None)  # cached for the other weights
         return twin
 
+    def with_modules(self, networks: Mapping[str, nn.Module]) -> Networks:
+        """Return the same skeletons with the initial weights of modules of equal structure."""
+        made = NetworkBundle(networks)
+        parameters, buffers = dict(made.named_parameters()), dict(made.named_buffers())
+        twin = copy.copy(self)
+        device, dtype = self._vector.device, self._vector.dtype
+        twin._vector = self.layout.flatten(
+            parameters[name].detach() for name in self.layout.shapes
+        ).to(device, dtype)
+        twin._buffers = {
+            name: buffers[name].detach().to(device, like.dtype, copy=True)
+            for name, like in self._buffers.items()
+        }
+        twin.__dict__.pop("start", None)  # cached for the other weights
+        return twin
+
     @property
     def nbytes(self) -> int:
         """Approximate memory use of modules and weights in bytes."""

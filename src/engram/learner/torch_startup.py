@@ -1,6 +1,6 @@
 """Warm-up of torch, so that one-time costs do not count as training time of the first run.
 
-The first mapped gradient of a process imports rules for hundreds of operations, and the first
+The first mapped gradient of a process sets up torch's rules for mapped operations, and the first
 matrix product on a device loads a library. Both happen here on dummy tensors; the seconds are
 counted, and stages subtract them from their time.
 """
@@ -12,7 +12,10 @@ import time
 import torch
 from torch import Tensor
 from torch._C._functorch import maybe_current_level
-from torch.func import grad, vmap
+from torch.func import vmap
+
+from engram.losses import ce_rows
+from engram.models.functional_call import differentiate
 
 _done: set[tuple[str, str]] = set()
 _spent = 0.0
@@ -63,11 +66,14 @@ def _warm_up_plain(device: torch.device) -> None:
 
 def _warm_up_mapped(device: torch.device) -> None:
     _warm_up_plain(device)
-    vmap(grad(_loss))(torch.zeros(2, 2, 2, device=device), torch.zeros(2, 3, 2, device=device))
+    vmap(differentiate(_loss))(
+        torch.zeros(2, 2, 2, device=device), torch.zeros(2, 3, 2, device=device)
+    )
 
 
 def _loss(weight: Tensor, x: Tensor) -> Tensor:
-    return torch.nn.functional.cross_entropy(x @ weight, x.argmax(1))
+    logits = x @ weight
+    return ce_rows(logits, x.argmax(1), torch.ones_like(logits, dtype=torch.bool)).mean()
 
 
 _WARM_UPS = {"plain": _warm_up_plain, "mapped": _warm_up_mapped}

@@ -70,7 +70,8 @@ class GEM(Method):
     redraw
         Redraw the rows that enter the loss at every step (CGLB); False: the memory's first ones.
     memory
-        Exemplars to keep of each task. CGL: 0.2 of each.
+        Exemplars to keep; all of them pass through the network in every step. The paper keeps a
+        number of each task, ``Memory(per_task=256)``; CGL: 0.2 of each.
 
     Examples
     --------
@@ -91,7 +92,7 @@ class GEM(Method):
     size: int = 0
     counted: PerRun = 1.0
     redraw: bool = False
-    memory: Memory = field(default=Memory(fraction=0.2))
+    memory: Memory = field(default=Memory(total=500))
 
     def __post_init__(self) -> None:
         infinite = float("inf")
@@ -101,7 +102,7 @@ class GEM(Method):
         if self.counted == 0:
             raise bad("counted", "a share above 0", self.counted)
         if not isinstance(self.memory, Memory):
-            raise bad("memory", "a Memory such as Memory(fraction=0.2)", self.memory)
+            raise bad("memory", "a Memory such as Memory(total=500)", self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("tasks", self.size)

@@ -26,6 +26,7 @@ from engram.methods.quadratic_penalty import (
     merge_quadratics,
     penalty_gradient,
 )
+from engram.models.functional_call import differentiate
 from engram.per_run import PerRun
 from engram.streams.stream import Task
 
@@ -151,7 +152,7 @@ class TWP(Anchored):
             def value(vector: Tensor) -> Tensor:
                 return term(FunctionalNet(net.networks, vector, buffers, key=batch.key), batch)
 
-            found: Tensor = torch.func.grad(value)(weights)
+            found: Tensor = differentiate(value)(weights)
             return found
 
         first = slopes(training_objective).square().sum()

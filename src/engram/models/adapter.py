@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from engram.models.forward_pass import forward_context
-from engram.models.functional_call import call_with_weights, find_tied_names
+from engram.models.functional_call import call_with_weights, differentiate, find_tied_names
 from engram.models.layers import BatchNorm, Dropout
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -135,10 +135,12 @@ def _try_mapping(module: nn.Module, sample_shape: tuple[int, ...]) -> list[str]:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             module.train()
-            vmap(grad(total), (0, 0, 0, None))(many, buffers, key, rows)
+            vmap(differentiate(total), (0, 0, 0, None))(many, buffers, key, rows)
             module.eval()
             vmap(total, (0, 0, 0, None))(many, buffers, key, rows)
-            vmap(grad(total), (None, None, 0, 0))(weights, own, key, rows[:, None])  # importance
+            vmap(differentiate(total), (None, None, 0, 0))(
+                weights, own, key, rows[:, None]
+            )  # importance
     except Exception as error:  # whatever a user's forward pass may raise
         first_line = (str(error) or repr(error)).splitlines()[0]
         return [f"mapping over runs failed: {first_line}"]

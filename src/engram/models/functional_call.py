@@ -1,12 +1,17 @@
-"""Calling a module with given weights instead of its own, including shared weights."""
+"""Calling a module with given weights instead of its own, including shared weights, and gradients
+of functions that can be mapped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch._C import _functorch as functorch
 from torch.func import functional_call
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 
 def find_tied_names(module: nn.Module) -> dict[str, str]:
@@ -46,3 +51,63 @@ def call_with_weights(
         if other in weights:
             weights[name] = weights[other]
     return functional_call(module, weights, args, tie_weights=False)
+
+
+def differentiate(
+    function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """Return the function that computes the gradient of `function`, like ``torch.func.grad``.
+
+    Torch's own imports its compiler in order to switch off a mode of it: 700 modules and half a
+    second of CPU time in every process (`python -m benchmarks.speed.starts`). Results are the same
+    to the last bit.
+
+    Examples
+    --------
+    >>> differentiate(lambda x, y: (x * x * y).sum(), argnums=(0, 1))(torch.ones(2), torch.ones(2))
+    (tensor([2., 2.]), tensor([1., 1.]))
+    """
+
+    def gradient(*args: Any) -> Any:
+        # a new level of autograd, in which only the arguments asked for are variables
+        level = functorch._grad_increment_nesting()
+        allowed = functorch.get_inplace_requires_grad_allowed()
+        try:
+            with torch.enable_grad():
+                args = _enter_level(args, level)
+                chosen = args[argnums] if isinstance(argnums, int) else [args[i] for i in argnums]
+                variables, form = tree_flatten(chosen)
+                functorch.set_inplace_requires_grad_allowed(True)
+                for variable in variables:
+                    variable.requires_grad_()
+                functorch.set_inplace_requires_grad_allowed(allowed)
+                found = function(*args)
+                value, aux = found if has_aux else (found, None)
+                slopes: Any = [torch.zeros_like(variable) for variable in variables]
+                if value.requires_grad:  # create_graph: outer levels may differentiate the gradient
+                    slopes = torch.autograd.grad(
+                        value, variables, create_graph=True, materialize_grads=True
+                    )
+                slopes, aux = _leave_level((list(slopes), aux), level)
+        finally:
+            functorch.set_inplace_requires_grad_allowed(allowed)
+            functorch._grad_decrement_nesting()
+        result = tree_unflatten(slopes, form)
+        result = result if isinstance(argnums, int) else tuple(result)
+        return (result, aux) if has_aux else result
+
+    return gradient
+
+
+def _enter_level(tree: Any, level: int) -> Any:
+    def wrap(leaf: Any) -> Any:
+        return functorch._wrap_for_grad(leaf, level) if isinstance(leaf, Tensor) else leaf
+
+    return tree_map(wrap, tree)
+
+
+def _leave_level(tree: Any, level: int) -> Any:
+    def unwrap(leaf: Any) -> Any:
+        return functorch._unwrap_for_grad(leaf, level) if isinstance(leaf, Tensor) else leaf
+
+    return tree_map(unwrap, tree)

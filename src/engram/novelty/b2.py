@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engram.errors import bad, check_choice, check_float, check_int
 from engram.models.forward_pass import Output
+from engram.models.functional_call import differentiate
 from engram.novelty.b1 import cosines, expected_cosine, refuse_bias
 from engram.novelty.detector import Facts, OutputDetector, State, mask_logits
 
@@ -74,7 +75,7 @@ class B2(OutputDetector):
             likely = mask_logits(z, columns).log_softmax(-1)
             return -likely.gather(-1, other).sum()
 
-        moved = output.features - self.step * torch.func.grad(away)(output.features)
+        moved = output.features - self.step * differentiate(away)(output.features)
         after = F.normalize(moved, dim=-1) @ F.normalize(rows, dim=-1).mT
         stays = after.gather(-1, own) - after.gather(-1, other)
         return expected_cosine(output, rows, columns) + stays[..., 0]

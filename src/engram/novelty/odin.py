@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engram.errors import check_float
 from engram.learner.networks import Net
+from engram.models.functional_call import differentiate
 from engram.novelty.detector import Detector, Facts, State, mask_logits
 
 
@@ -52,7 +53,7 @@ class ODIN(Detector):
             return -likely.amax(-1).sum()
 
         if self.epsilon:
-            slope = torch.func.grad(uncertainty)(x)
+            slope = differentiate(uncertainty)(x)
             x = x - self.epsilon * sign_or_one(slope) / state["std"]
         return (mask_logits(net(x).logits, columns) / self.temperature).softmax(-1).amax(-1)
 

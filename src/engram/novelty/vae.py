@@ -21,6 +21,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.learner.tensor_tree import tree_map
+from engram.models.functional_call import differentiate
 from engram.novelty.detector import ROWS_PER_BATCH, Detector, Facts, State, gather_facts
 from engram.probes.stage_view import StageView
 
@@ -160,7 +161,7 @@ class VAE(Detector):
             rows: Tensor = (batch.w * (error + divergence)).sum()
             return rows / batch.w.sum().clamp(min=1e-12)
 
-        slope = torch.func.grad(cost)(state["weights"])
+        slope = differentiate(cost)(state["weights"])
         return adam_step(state, slope, self.lr, batch.w.sum() > 0)
 
     def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:

@@ -224,7 +224,7 @@ def _distinct_environments(documents: Iterable[Mapping[str, Any]]) -> dict[str, 
     """Return each environment once, since every writer leaves one and most are equal."""
     distinct: list[dict[str, Any]] = []
     for document in documents:
-        facts = _drop_keys(document, "part", "timings")
+        facts = _drop_keys(document, "part", "timings", "modes")
         if facts not in distinct:
             distinct.append(facts)
     if len(distinct) == 1:

@@ -31,7 +31,9 @@ class Pose:
     """Angles and place of a batch of figures over time, to be filled by an action."""
 
     def __init__(self, amplitude: Tensor, time: Tensor, beat: Tensor) -> None:
-        shape = torch.broadcast_shapes(amplitude.shape, time.shape)  # [N, T]
+        shape = np.broadcast_shapes(
+            amplitude.shape, time.shape
+        )  # [N, T]; torch imports sympy for it
         self.amplitude, self.time, self.beat = amplitude, time, beat
         self.angles = torch.zeros(*shape, JOINTS, 3, dtype=torch.float64)
         self.place = torch.zeros(*shape, 3, dtype=torch.float64)

@@ -13,15 +13,13 @@ import pandas as pd
 import torch
 
 from engram.data.attributes import number_attributes
-from engram.data.conversion import Array
+from engram.data.conversion import PARTS, Array
 from engram.data.tables.time_series import PADS, pad_series
 from engram.errors import bad, check_choice, check_float, plural, unknown
 
 if TYPE_CHECKING:
     from engram.data.dataset import Data
 
-PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test",
-         "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid"}  # fmt: skip
 MAX_CODES = 10  # numbers that may be codes, beside words such as "3+"
 MAX_TEXT_VALUES = 100  # of a column of text: more are no categories, unless it is said
 

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from engram.data.checked_files import check_size
 from engram.data.dataset import Data
 from engram.errors import EngramError, bad
@@ -37,6 +35,8 @@ def read_csv(path: Path, *, delimiter: str | None = None, header: bool = True) -
     `delimiter` is what stands between columns (a comma, semicolon or tab is noticed by itself).
     Without a `header` the columns are called 0, 1, ...
     """
+    import pandas as pd  # half a second, for whoever reads a table
+
     try:
         if delimiter is None:
             delimiter = _guess_delimiter(path)

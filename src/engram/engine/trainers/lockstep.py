@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad as func_grad
 from torch.func import vmap
 
 from engram import keys
@@ -66,6 +65,7 @@ from engram.methods.method import (
     check_state,
     check_update_direction,
 )
+from engram.models.functional_call import differentiate
 
 
 class LockstepTrainer(TrainingStep):
@@ -392,7 +392,7 @@ class MappedVerbs:
 
     def _gradient_function(self, apart: bool) -> Callable[..., Any]:
         """Return the gradient of the loss of one run; `apart`: penalties separately."""
-        found = func_grad(self._loss_of_one, argnums=(0, 1) if apart else 0, has_aux=True)
+        found = differentiate(self._loss_of_one, argnums=(0, 1) if apart else 0, has_aux=True)
         return partial(self._sum_over_parts, found) if self.weighs else found
 
     def _sum_over_parts(

@@ -139,7 +139,7 @@ class CGLPreset(PaperPreset[CGLProtocol]):
         beta="off", edge_softmax=True, accumulate=True, batch_statistics=True
     )
     lwf: Mapping[str, Any] = default_options(ce_scope="new", blocks="per_task")
-    gem: Mapping[str, Any] = default_options()
+    gem: Mapping[str, Any] = default_options(memory={"fraction": 0.2})
     replay: Mapping[str, Any] = default_options()
     gcn: Mapping[str, Any] = default_options()
     stgcn: Mapping[str, Any] = default_options()
