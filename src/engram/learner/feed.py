@@ -96,9 +96,12 @@ class Feed:
         self._prefetch.announce(sources)
 
     def chunks(
-        self, rows: Tensor, stages: Tensor, parts: Sequence[slice]
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Iterate over the inputs of rows [n], part by part; those on disk are fetched ahead."""
+        self, rows: Tensor, stages: Tensor, parts: Sequence[Any]
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """Iterate over the inputs of rows, part by part; those on disk are fetched ahead.
+
+        `parts` index rows and stages of any shape.
+        """
         if self._prefetch is None:
             for part in parts:
                 yield part, self(rows[part].to(self.device), stages[part].to(self.device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from engram.learner.tensor_tree import stack, tree_shapes
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records.long_table import Rows
+from engram.records.scored_items import EvaluationItems
 from engram.records.stage_result import StageResult
 from engram.records.stage_rows import stacking_key as form_of
 from engram.streams.stream_warnings import count_repeated_test_rows
@@ -47,8 +49,10 @@ def measure(
 
 def _items_key(one: StageResult) -> Any:
     """Return the key that runs must share for their test items to be stacked."""
-    items = one.items
-    return one.stage, len(items), items.targets.shape, items.tasks, items.width, items.multilabel
+    items, learnt = one.items, len(one.items.up_to(one.stage))
+    return (
+        one.stage, learnt, items.targets.shape, items.tasks, items.width, items.multilabel,
+    )  # fmt: skip
 
 
 def _rows_key(one: StageResult) -> Any:
@@ -56,12 +60,14 @@ def _rows_key(one: StageResult) -> Any:
     items = form_of(one.items, one.stage)
     if items is None or one.diverged:
         return None
+    # rows of the first stage also count the items of tasks that were not scored
+    whole = None if one.stage else form_of(EvaluationItems.of_stream(one.stream), one.stage)
     losses = tuple((step, *terms) for step, terms in one.losses)
     curve = tuple(step for step, _ in one.curve)
     held = one.trained is not None and len(one.trained.exemplars) > 0
     twice = one.stage == 0 and count_repeated_test_rows(one.stream) > 0
     scored = one.stream.held_out if one.held is not None else ""
-    return one.stage, items, held, losses, curve, twice, tuple(one.facts), scored
+    return one.stage, items, whole, held, losses, curve, twice, tuple(one.facts), scored
 
 
 def _measure_in_halves(
@@ -87,9 +93,11 @@ def _measure_together(
     for probe in standard:
         asked[probe.name] = view.for_probe(probe.needs, None)
         rows.extend(_ask_probe(probe, asked[probe.name]))
+    learnt = StageView([_learnt_part(one) for one in results]) if probes else view
     for key, probe in probes.items():
         before = [one.states.get(key, {}) for one in results]
-        asked[key] = view.for_probe(probe.needs, stack(before))
+        declared = view if "unseen" in probe.needs else learnt
+        asked[key] = declared.for_probe(probe.needs, stack(before))
         rows.extend(_ask_probe(probe, asked[key]), prefix=f"{probe.name}/")
     parts = rows.by_run(
         recipe=[one.recipe for one in results], label=[one.label for one in results],
@@ -104,6 +112,17 @@ def _measure_together(
             result.states = {**result.states, key: {} if kept is None else kept[r]}
             for kind, count in asked[key].reads.items():
                 result.reads[kind] = result.reads.get(kind, 0) + int(count[r])
+
+
+def _learnt_part(one: StageResult) -> StageResult:
+    """Return a result without items of tasks to come, which only some probes of a run may need."""
+    items = one.items.up_to(one.stage)
+    n = len(items)
+    return replace(
+        one, items=items, scores=one.scores[:n],
+        features=None if one.features is None else one.features[:n],
+        decided=None if one.decided is None else {k: v[:n] for k, v in one.decided.items()},
+    )  # fmt: skip
 
 
 def _arrays_of_run(views: Mapping[str, StageView], run: int) -> dict[str, dict[str, Any]]:

@@ -38,7 +38,8 @@ class StageResult:
     stage, stream, method, seed
         The stage, and the run it belongs to.
     items
-        The test items, to which rows of `scores` belong.
+        The test items that were scored: those of the tasks learnt so far, or of all tasks
+        (``evaluate_unseen``).
     scores
         [n, C] scores of the test items in float32; columns are classes in order of introduction.
     features
