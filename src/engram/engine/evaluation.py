@@ -39,7 +39,7 @@ CONVOLVED_AT_ONCE = 1 << 21  # for convolutions on the CPU, to fit into its cach
 Items = tuple[Tensor, Tensor]  # row numbers and tasks, [n] each
 
 
-def test_items(stream: Stream, tasks: slice = slice(None)) -> Items:
+def test_items(stream: Stream, tasks: slice = slice(None)) -> Items:  # noqa: PT028
     """Return (rows, stages) of the test items of some tasks, by default all, task by task."""
     return _items_of(stream, "test", tasks)
 
@@ -115,7 +115,8 @@ def _score_tests(
     asked = [place for place, one in enumerate(learners) if one.scores_unseen]
     more = _evaluate(
         [learners[place] for place in asked], [methods[place] for place in asked],
-        [test_items(learners[place].stream, _to_come(learners[place])) for place in asked], features,
+        [test_items(learners[place].stream, _to_come(learners[place])) for place in asked],
+        features,
     )  # fmt: skip
     for place, (scores, seen) in zip(asked, more, strict=True):
         own, before = found[place]

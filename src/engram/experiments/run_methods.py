@@ -81,9 +81,9 @@ def run(
         With `out`: interval of checkpoints within a task, as ``"90s"``, ``"5m"``, or in seconds.
         If a process dies, what it did since its last checkpoint is repeated.
     evaluate_unseen
-        After every stage, also score the tasks to come, as forward transfer needs. By default only
-        those learnt so far are scored, which is half the work; a run with `detectors`, which compare
-        these with what is novel, scores all. Not part of the experiment: it changes no other number.
+        Also score the tasks to come after every stage, which forward transfer needs. By default
+        only those learnt so far are scored, half the work; a run with `detectors` scores all, since
+        what is to come is novel. Not part of the experiment: it changes no other number.
     rerun
         Rerun what is finished in `out`. The previous records of these runs stay there, but no
         longer count.
@@ -124,7 +124,8 @@ def run(
             warnings.warn(words, stacklevel=3)
     rest = {
         "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
-        "evaluate_unseen": evaluate_unseen, "label": label, "probes": probes, "detectors": detectors, "outside": outside,
+        "evaluate_unseen": evaluate_unseen, "label": label, "probes": probes,
+        "detectors": detectors, "outside": outside,
     }  # fmt: skip
     experiments = [Experiment.of({"method": one, **rest}) for one in _list_methods(method)]
     planner = Planner()
