@@ -250,7 +250,7 @@ class Interrupter(Callback):
 
 def train(case: Case, out: Path | None, callback: Callback | None = None) -> engram.Result:
     """The call that a line of the table stands for."""
-    rest: Case = {"model": MLP, "together": False, **EXACT, **case}
+    rest: Case = {"model": MLP, "together": False, "evaluate_unseen": True, **EXACT, **case}
     stream = STREAMS[rest.pop("stream", "single")]()
     return engram.run(stream, out=out, device="cpu", callback=callback, **rest)
 
@@ -304,7 +304,7 @@ def learner(out: Path) -> Tensors:
 
 
 RECIPE = {"stream": {"data": "blobs", "data_options": {"classes": 6, "per_class": 14}},
-          "model": MLP, "training": EXACT, "seeds": 2}  # fmt: skip
+          "model": MLP, "training": EXACT, "seeds": 2, "evaluate_unseen": True}  # fmt: skip
 
 KEPT = {**RECIPE, "model": {"name": "mlp", "hidden": [8]}}
 LEFT = {**KEPT, "method": method("ER"), "seeds": 1}

@@ -327,7 +327,7 @@ def score_newest_task(after: StageCopy) -> float:
     mine = (stages == now).numpy()
     columns = np.arange(len(stream.order))
     truth = (stream.targets[rows][:, :, None].numpy() == columns).any(1)
-    said = (after.scores > 0) & (stream.opening <= now).numpy()
+    said = (after.scores[: len(rows)] > 0) & (stream.opening <= now).numpy()
     return float(metrics.precision_weighted_jaccard(truth[mine], said[mine]))
 
 

@@ -251,14 +251,8 @@ class _SearchLoop:
 # The subject of a search: an experiment in which some values vary.
 
 
-NOT_SEARCHED = (
-    "seeds",
-    "keep",
-    "evaluate_unseen",
-    "average",
-    "label",
-    "search",
-)  # not hyper-parameters
+# not hyper-parameters
+NOT_SEARCHED = ("seeds", "keep", "evaluate_unseen", "average", "label", "search")
 NOT_IN_TRIALS = ("probes", "detectors", "outside")  # used with the chosen setting only
 FIRST_TASKS = 3
 

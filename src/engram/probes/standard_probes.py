@@ -99,15 +99,13 @@ class Curve(Probe):
     average: str = "micro"
 
     def after_stage(self, view: StageView) -> Rows:
-        rows = view.rows()
+        rows, first = view.rows(), view.items[0]
+        task = np.arange(first.scored_tasks(view.stage))
         for number, (step, _) in enumerate(view.members[0].curve):
-            for head in view.items[0].heads:
+            for head in first.heads:
                 values = [self._value(view, r, number, head) for r in range(len(view))]
-                figure, task = (
-                    figure_of(view.items[0]),
-                    np.arange(view.items[0].scored_tasks(view.stage)),
-                )
-                rows.add(figure, np.stack(values)[:, task], step=step, task=task, head=head)
+                scored = np.stack(values)[:, task]
+                rows.add(figure_of(first), scored, step=step, task=task, head=head)
         return rows
 
     def _value(self, view: StageView, run: int, number: int, head: str) -> np.ndarray:
