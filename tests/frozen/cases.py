@@ -183,6 +183,9 @@ def _cases() -> Iterator[tuple[str, Case]]:
     yield "a group of 33", {"method": method("ER"), "seeds": 33, "together": True, "epochs": 1}
     yield "detectors", {"method": method("ER"), "stream": "valid", "detectors": DETECTORS,
                         "model": {**MLP, "head": {"name": "linear", "bias": False}}}  # fmt: skip
+    learnt = {"method": method("ER"), "evaluate_unseen": False}
+    yield "learnt tasks only", learnt
+    yield "learnt tasks only, lockstep, sets", {**learnt, "stream": "sets", **together}
     kept = {"keep": "parameters", "average": "macro"}
     yield "keep parameters, macro", {"method": method("ER"), **kept}
 

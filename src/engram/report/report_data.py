@@ -326,11 +326,8 @@ def _run_rows(
     # tasks to come may have no scores yet, but their test items were counted
     counted = frame[(frame["metric"] == "class_count") & (frame["task"] >= 0)]
     known = counted.groupby("name", observed=True)["task"].max() + 1
-    size = (
-        int(max(rows["stage"].max() + 1, rows["task"].max() + 1, known.max() if len(known) else 1))
-        if len(rows)
-        else 1
-    )
+    reach = [int(column.max()) + 1 for column in (rows["stage"], rows["task"]) if len(column)]
+    size = max([1, *reach, *known.tolist()])
     arrays = np.full((len(runs), size, size), np.nan)
     arrays[code, rows["stage"].to_numpy(), rows["task"].to_numpy()] = rows["value"].to_numpy()
     by_code = rows.groupby(code)
