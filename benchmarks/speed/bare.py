@@ -167,4 +167,32 @@ class SI(Loop):
         self.anchor = end
 
 
+class Permuted(Loop):
+    """Finetuning on permuted images; those of a task are made once, and evaluated once learnt."""
+
+    def train(self, stream: Stream, *, batch: int) -> list[float]:
+        """All tasks, one epoch each; after each, the accuracy on every task learnt so far."""
+        tables = stream.view.table  # type: ignore[union-attr]
+        whole, labels, found = self.x, self.y, []
+        every = torch.ones(stream.data.n_classes, dtype=torch.bool)
+        tests: list[tuple[Tensor, Tensor]] = []
+        for task, table in zip(stream.tasks, tables, strict=True):
+            optimizer = torch.optim.Adam(self.net.parameters(), lr=self.lr, fused=self.fused)
+            self.x, self.y = whole[task.train][:, table], labels[task.train]
+            tests.append((whole[task.test][:, table], labels[task.test]))
+            rows = torch.randperm(len(self.x))
+            for at in range(0, len(rows), batch):
+                self.step(optimizer, rows[at : at + batch], every)
+            found += [self.accuracy(*one) for one in tests]
+        self.x, self.y = whole, labels
+        return found
+
+    @torch.no_grad()
+    def accuracy(self, x: Tensor, y: Tensor, size: int = 1024) -> float:
+        right = 0
+        for at in range(0, len(x), size):
+            right += int((self.net(x[at : at + size]).argmax(1) == y[at : at + size]).sum())
+        return right / len(x)
+
+
 LOOPS = {"Finetune": Loop, "ER": ER, "EWC": EWC, "SI": SI}

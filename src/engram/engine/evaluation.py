@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ENTRIES_AT_ONCE = 1 << 27
 OWN_SHARE = 0.75  # of the rows that any run of a group has: below it, each passes its own
+MULTIPLIED_AT_ONCE = 1 << 22  # for other networks on the CPU
 CONVOLVED_AT_ONCE = 1 << 21  # for convolutions on the CPU, to fit into its caches
 
 
@@ -256,7 +257,7 @@ def _evaluate_one(
         return np.zeros((0, len(learner.opened)), np.float32), None
     net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
     parts, seen = [], []
-    every, ranks = _split_rows(rows, learner, 1), distributed.current_ranks()
+    every, ranks = _split_rows(rows, learner, 1, stages), distributed.current_ranks()
     ranks = ranks if ranks is not None and len(every) >= ranks.world else None
     mine = every if ranks is None else ranks.shard(every)
     for _, x in learner.feed.chunks(rows, stages, mine):
@@ -290,23 +291,35 @@ def _evaluate_mapped(
 
     axes = (0, 0, 0, 0, None if rows.ndim == 1 else 0)
     parts = []
-    for _, x in first.feed.chunks(rows, stages, _split_rows(rows, first, len(learners))):
+    for _, x in first.feed.chunks(rows, stages, _split_rows(rows, first, len(learners), stages)):
         parts.append(vmap(one_run, in_dims=axes)(vectors, buffers, state, hyper, x))
     scores, *seen = (torch.cat(every, 1) for every in zip(*parts, strict=True))
     return scores, seen[0] if features else scores
 
 
-def _split_rows(rows: Tensor, learner: RunLearner, runs: int) -> list[Any]:
-    """Split rows [..., n] into passes that fit in memory.
+def _split_rows(rows: Tensor, learner: RunLearner, runs: int, stages: Tensor) -> list[Any]:
+    """Split rows [..., n] into passes that fit in memory, and on the CPU into its caches.
 
-    Activations are guessed as four times the input.
+    Activations are guessed as four times the input. Under a view a pass has rows of one task, whose
+    inputs are made once.
     """
     sample = 4 * int(np.prod(learner.stream.data.sample_shape))
-    small = learner.device.type == "cpu" and learner.networks.convolves
-    entries = CONVOLVED_AT_ONCE if small else ENTRIES_AT_ONCE
-    size = int(np.clip(entries // max(1, runs * sample), 16, 8192))
-    parts = [slice(start, start + size) for start in range(0, rows.shape[-1], size)]
-    return parts if rows.ndim == 1 else [(slice(None), part) for part in parts]
+    least, entries = 16, ENTRIES_AT_ONCE
+    if learner.device.type == "cpu":
+        convolves = learner.networks.convolves
+        least, entries = (16, CONVOLVED_AT_ONCE) if convolves else (512, MULTIPLIED_AT_ONCE)
+    size = int(np.clip(entries // max(1, runs * sample), least, 8192))
+    n = rows.shape[-1]
+    if rows.ndim > 1:
+        return [(slice(None), slice(start, start + size)) for start in range(0, n, size)]
+    ends = [n]
+    if learner.feed.view is not None:
+        ends = [*(stages.diff().nonzero()[:, 0] + 1).tolist(), n]
+    return [
+        slice(at, min(at + size, end))
+        for start, end in itertools.pairwise([0, *ends])
+        for at in range(start, end, size)
+    ]
 
 
 @torch.no_grad()
@@ -316,7 +329,10 @@ def validate(learners: Sequence[RunLearner], methods: Sequence[Method]) -> dict[
     losses, figures = [], []
     for learner, method in zip(learners, methods, strict=True):
         items, net = validation_items(learner, method), learner.net()
-        batch, parts = learner.collate(items, inputs=False), _split_rows(items.stages, learner, 1)
+        batch, parts = (
+            learner.collate(items, inputs=False),
+            _split_rows(items.rows, learner, 1, items.stages),
+        )
         with without_cudnn_benchmark():  # shapes occur once per epoch
             outputs = [net(x) for _, x in learner.feed.chunks(items.rows, items.stages, parts)]
         logits = torch.cat([one.logits for one in outputs])
