@@ -15,7 +15,7 @@ import torch
 from engram.engine.backend import probe_numerics, training_numerics
 from engram.engine.engine import Engine
 from engram.engine.evaluation import evaluate
-from engram.errors import RecordError
+from engram.errors import RecordError, plural
 from engram.experiments.plan import Plan
 from engram.experiments.stage_records import set_plan, stored_arrays
 from engram.learner.learner import RunLearner
@@ -104,6 +104,30 @@ def reevaluate_runs(
         for part in parts:
             _write(part, records, folder)
     return len(past)
+
+
+def describe_unscored_runs(plans: Sequence[Plan], folder: RunDirectory) -> list[str]:
+    """Describe finished stages that lack the scores of tasks to come which their plans ask for."""
+    asked = {
+        plan.key: sorted(folder.finished(*plan.key))
+        for plan in plans
+        if plan.content.get("evaluate_unseen") and plan.run.stream.labels == "single"
+    }
+    if not any(asked.values()):
+        return []
+    result = read(folder.path, recipes={recipe for recipe, _, _ in asked})
+    tasks = dict(zip(result.runs, result.tasks.tolist(), strict=True))
+    matrices = dict(zip(result.runs, result.full_matrix, strict=True))
+    lacking = sum(
+        any(np.isnan(matrices[run][k, k + 1]) for k in asked[run] if k + 1 < tasks[run])
+        for run in result.runs if run in asked
+    )  # fmt: skip
+    if not lacking:
+        return []
+    return [
+        f"tasks to come were not scored (evaluate_unseen) in {plural(lacking, 'finished run')}; "
+        "rerun=True (engram run --rerun) trains and scores anew"
+    ]
 
 
 def rebuild_probe_states(

@@ -32,7 +32,7 @@ class Accuracy(Probe):
         if not view.members[0].diverged:
             scores = [one.scores for one in view.members]
             whole = [EvaluationItems.of_stream(one) for one in view.streams]
-            add_stage(rows, scores, view.items, whole, stage=view.stage, average=self.average)
+            add_stage(rows, scores, view.items, stage=view.stage, average=self.average, whole=whole)
         return rows
 
 

@@ -42,7 +42,7 @@ def record_stage(
     [[0.0, 0.0], [1.0, 1.0]]
     """
     found = Rows(runs=1)
-    add_stage(found, [scores], [items], [items], stage=stage, average=average)
+    add_stage(found, [scores], [items], stage=stage, average=average)
     rows.add_stage(found, stage=stage)
 
 
@@ -59,10 +59,10 @@ def add_stage(
     rows: Rows,
     scores: Sequence[Any],
     items: Sequence[EvaluationItems],
-    whole: Sequence[EvaluationItems],
     *,
     stage: int,
     average: str,
+    whole: Sequence[EvaluationItems] | None = None,
 ) -> None:
     """Add accuracy, class_accuracy, class_count and predicted rows of every head view.
 
@@ -85,7 +85,7 @@ def add_stage(
         predicted = counts.decide(every, head)
         add_predicted(rows, predicted, counts, stage=stage, head=head, average=average)
     if stage == 0:  # of all tasks, from which readers also know how many there are
-        counts = make_counts(whole, stage)
+        counts = counts if whole is None else make_counts(whole, stage)
         cells, place = counts.cells
         rows.add("class_count", counts.number[cells], **place)
 
