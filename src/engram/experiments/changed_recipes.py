@@ -138,13 +138,15 @@ def _merge_two_plans(first: Plan, second: Plan) -> Plan:
     content = {**first.content, "keep": keep}
     if probes:
         content["probes"] = [plain_probe(one) for one in probes.values()]
-    if any(one.content.get("evaluate_unseen") for one in (first, second)):
+    evaluate_unseen = first.evaluate_unseen or second.evaluate_unseen
+    if evaluate_unseen:
         content["evaluate_unseen"] = True
     run = replace(
         first.run, features=first.run.features or second.run.features,
         unseen=first.run.unseen or second.run.unseen,
     )  # fmt: skip
     return replace(
-        first, run=run, probes=probes, keep=keep, outside=sets[0] if sets else None,
+        first, run=run, probes=probes, keep=keep, evaluate_unseen=evaluate_unseen,
+        outside=sets[0] if sets else None,
         content={**content, **({"outside": told[0]} if told else {})},
     )  # fmt: skip

@@ -37,6 +37,7 @@ class Plan:
     label: str
     order: str = ""
     keep: str = "scores"
+    evaluate_unseen: bool = False
     average: str = "micro"
     probes: Mapping[str, Probe] = field(default_factory=dict)  # by name and hash of their source
     outside: OODData | None = None
@@ -94,6 +95,7 @@ class Planner:
                 run=Run(stream=ordered, method=one.method, model=one.model, training=one.training,
                         seed=seed, features=features, unseen=unseen),
                 content=content, recipe=identity.id, label=one.label, order=order, keep=one.keep,
+                evaluate_unseen=one.evaluate_unseen,
                 average=one.average, probes=probes, outside=outside,
             )
             for order, ordered in ({own: stream} if orders is None else orders).items()

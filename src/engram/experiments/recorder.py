@@ -305,8 +305,9 @@ def collect_predictions(results: Sequence[StageResult], plans: Sequence[Plan]) -
 def _make_prediction(result: StageResult, plan: Plan) -> Prediction | None:
     if result.diverged or plan.keep == "counts":
         return None
+    recorded = result.recorded
     return Prediction.from_scores(
-        result.scores, result.items, **result.key._asdict(), keep=plan.keep,
+        recorded.scores, recorded.items, **result.key._asdict(), keep=plan.keep,
         **_kept_network(result.learner, plan.keep),
     )  # fmt: skip
 

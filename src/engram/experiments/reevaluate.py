@@ -111,7 +111,7 @@ def describe_unscored_runs(plans: Sequence[Plan], folder: RunDirectory) -> list[
     asked = {
         plan.key: sorted(folder.finished(*plan.key))
         for plan in plans
-        if plan.content.get("evaluate_unseen") and plan.run.stream.labels == "single"
+        if plan.evaluate_unseen and plan.run.stream.labels == "single"
     }
     if not any(asked.values()):
         return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,7 +56,7 @@ def _items_key(one: StageResult) -> Any:
 
 def _rows_key(one: StageResult) -> Any:
     """Return the key of runs whose rows have the same places; None for runs counted alone."""
-    items = form_of(one.items, one.stage)
+    items = form_of(one.recorded.items, one.stage)
     if items is None or one.diverged:
         return None
     # rows of the first stage also count the items of tasks that were not scored
@@ -88,15 +87,15 @@ def _measure_in_halves(
 def _measure_together(
     results: Sequence[StageResult], standard: Sequence[Probe], probes: Mapping[str, Probe]
 ) -> None:
-    view = StageView(results)
+    whole, learnt = StageView(results), StageView([one.learnt for one in results])
+    view = StageView([one.recorded for one in results])
     rows, asked = view.rows(), dict[str, StageView]()
     for probe in standard:
         asked[probe.name] = view.for_probe(probe.needs, None)
         rows.extend(_ask_probe(probe, asked[probe.name]))
-    learnt = StageView([_learnt_part(one) for one in results]) if probes else view
     for key, probe in probes.items():
         before = [one.states.get(key, {}) for one in results]
-        declared = view if "unseen" in probe.needs else learnt
+        declared = whole if "unseen" in probe.needs else learnt
         asked[key] = declared.for_probe(probe.needs, stack(before))
         rows.extend(_ask_probe(probe, asked[key]), prefix=f"{probe.name}/")
     parts = rows.by_run(
@@ -112,17 +111,6 @@ def _measure_together(
             result.states = {**result.states, key: {} if kept is None else kept[r]}
             for kind, count in asked[key].reads.items():
                 result.reads[kind] = result.reads.get(kind, 0) + int(count[r])
-
-
-def _learnt_part(one: StageResult) -> StageResult:
-    """Return a result without items of tasks to come, which only some probes of a run may need."""
-    items = one.items.up_to(one.stage)
-    n = len(items)
-    return replace(
-        one, items=items, scores=one.scores[:n],
-        features=None if one.features is None else one.features[:n],
-        decided=None if one.decided is None else {k: v[:n] for k, v in one.decided.items()},
-    )  # fmt: skip
 
 
 def _arrays_of_run(views: Mapping[str, StageView], run: int) -> dict[str, dict[str, Any]]:

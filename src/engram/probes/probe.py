@@ -33,7 +33,7 @@ class Probe:
         ``features`` of the test items, or ``networks`` (to map over, with batches to fit on).
         Without either, a probe receives scores only, and finished runs are measured from their
         recorded predictions; with one of them, from kept parameters. ``unseen``: the test items of
-        tasks to come as well as of those learnt, whose scores the run then records, too.
+        tasks to come as well as of those learnt.
 
     Examples
     --------

@@ -93,8 +93,8 @@ def compute_metric(result: Result, name: str, *, stage: int | None, **options: A
 
 READ_AHEAD = ("first", "pyclad")  # forgetting from accuracies of tasks before they are learnt
 UNSEEN_NOT_SCORED = (
-    "one that reads only accuracies of learnt tasks, as these runs recorded. To score tasks to come "
-    "as well: evaluate_unseen=True (engram run --evaluate-unseen), for finished runs with "
+    "one that reads only accuracies of learnt tasks, as these runs recorded. To score tasks to "
+    "come as well: evaluate_unseen=True (engram run --evaluate-unseen), for finished runs with "
     "rerun=True (--rerun)"
 )
 
