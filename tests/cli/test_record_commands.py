@@ -128,7 +128,7 @@ def test_forward_transfer_of_unseen_classes_is_a_dash_with_a_reason(engram, ran)
 
 
 def test_what_reads_tasks_to_come_says_how_to_score_them(engram):
-    engram("run", *SMALL, "-m", "Finetune", "-o", "out")
+    engram("run", "--data", "blobs", "-m", "Finetune", "-o", "out")
     found = engram("metrics", "out", "--head", "multi")
     assert "forgetting (max)" in found.stdout
     for absent in ("forward_transfer", "forgetting (first)", "forgetting (pyclad)"):
@@ -138,9 +138,9 @@ def test_what_reads_tasks_to_come_says_how_to_score_them(engram):
     for words in (["--definition", "pyclad"], ["--compare", "forward_transfer"]):
         refused = engram("metrics", "out", "--head", "multi", *words, code=2)
         assert "evaluate_unseen=True (engram run --evaluate-unseen)" in refused.stderr
-    asked = engram("run", *SMALL, "-m", "Finetune", "-o", "out", "--evaluate-unseen")
+    asked = engram("run", "--data", "blobs", "-m", "Finetune", "-o", "out", "--evaluate-unseen")
     assert "tasks to come were not scored" in asked.output
-    engram("run", *SMALL, "-m", "Finetune", "-o", "out", "--evaluate-unseen", "--rerun")
+    engram("run", "--data", "blobs", "-m", "Finetune", "-o", "out", "--evaluate-unseen", "--rerun")
     assert "forward_transfer" in engram("metrics", "out", "--head", "multi").stdout
 
 
