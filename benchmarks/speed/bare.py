@@ -1,7 +1,7 @@
 """Hand-written PyTorch loops: what a careful user would write without a library.
 
 Data as one tensor, index batches, the same network and fused optimiser, the same evaluation of the
-tasks learnt so far after every task. Each function trains the five tasks of a class-incremental stream once.
+tasks learnt so far after every task. Each class trains the tasks of a stream once.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ class Loop:
 
     def train(self, stream: Stream, *, batch: int) -> list[float]:
         """All tasks, one epoch each; after each, the accuracy on every task learnt so far."""
-        learnt = 0
         seen = torch.zeros(stream.data.n_classes, dtype=torch.bool)
         found = []
-        for task in stream.tasks:
+        for learnt, task in enumerate(stream.tasks, 1):
             seen[list(task.new)] = True
             optimizer = torch.optim.Adam(self.net.parameters(), lr=self.lr, fused=self.fused)
             rows = task.train[torch.randperm(len(task.train))]
@@ -46,7 +45,6 @@ class Loop:
             for at in range(0, len(rows), batch):
                 self.step(optimizer, rows[at : at + batch], seen)
             self.finish(task, seen)
-            learnt += 1
             found += self.evaluate(stream.tasks[:learnt], seen)
         return found
 
