@@ -3,8 +3,8 @@
     python -m benchmarks.speed [--threads 1] [--repeats 5] [--out FILE.json]
 
 Work: five tasks of two digits, MLP of two hidden layers of 256, Adam 1e-3, batch 64, one epoch per
-task, evaluation of all tasks after every task. Real MNIST where it is found (ENGRAM_DATA), else
-random images of the same shape. Ratios below 1 mean that Engram is faster.
+task, evaluation of the tasks learnt so far after every task. Real MNIST where it is found
+(ENGRAM_DATA), else random images of the same shape. Ratios below 1 mean that Engram is faster.
 """
 
 from __future__ import annotations

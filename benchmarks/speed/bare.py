@@ -1,17 +1,19 @@
 """Hand-written PyTorch loops: what a careful user would write without a library.
 
-Data as one tensor, index batches, the same network and fused optimiser, the same evaluation after
-every task. Each function trains the five tasks of a class-incremental stream once.
+Data as one tensor, index batches, the same network and fused optimiser, the same evaluation of the
+tasks learnt so far after every task. Each class trains the tasks of a stream once.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.data import Data
-from engram.streams.stream import Stream
+from engram.streams.stream import Stream, Task
 
 SEEN = -1e9
 
@@ -32,10 +34,10 @@ class Loop:
         self.fused, self.lr = fused, lr
 
     def train(self, stream: Stream, *, batch: int) -> list[float]:
-        """All tasks, one epoch each; the accuracy on every task after every task."""
+        """All tasks, one epoch each; after each, the accuracy on every task learnt so far."""
         seen = torch.zeros(stream.data.n_classes, dtype=torch.bool)
         found = []
-        for task in stream.tasks:
+        for learnt, task in enumerate(stream.tasks, 1):
             seen[list(task.new)] = True
             optimizer = torch.optim.Adam(self.net.parameters(), lr=self.lr, fused=self.fused)
             rows = task.train[torch.randperm(len(task.train))]
@@ -43,7 +45,7 @@ class Loop:
             for at in range(0, len(rows), batch):
                 self.step(optimizer, rows[at : at + batch], seen)
             self.finish(task, seen)
-            found += self.evaluate(stream, seen)
+            found += self.evaluate(stream.tasks[:learnt], seen)
         return found
 
     def logits(self, rows: Tensor, seen: Tensor) -> Tensor:
@@ -58,9 +60,9 @@ class Loop:
         optimizer.step()
 
     @torch.no_grad()
-    def evaluate(self, stream: Stream, seen: Tensor) -> list[float]:
+    def evaluate(self, tasks: Sequence[Task], seen: Tensor) -> list[float]:
         out = []
-        for task in stream.tasks:
+        for task in tasks:
             answer = self.logits(task.test, seen).argmax(1)
             out.append(float((answer == self.y[task.test]).float().mean()))
         return out
@@ -165,6 +167,34 @@ class SI(Loop):
         ]
         self.omega = [o + n for o, n in zip(self.omega, new, strict=True)] if self.omega else new
         self.anchor = end
+
+
+class Permuted(Loop):
+    """Finetuning on permuted images; those of a task are made once, and evaluated once learnt."""
+
+    def train(self, stream: Stream, *, batch: int) -> list[float]:
+        """All tasks, one epoch each; after each, the accuracy on every task learnt so far."""
+        tables = stream.view.table  # type: ignore[union-attr]
+        whole, labels, found = self.x, self.y, []
+        every = torch.ones(stream.data.n_classes, dtype=torch.bool)
+        tests: list[tuple[Tensor, Tensor]] = []
+        for task, table in zip(stream.tasks, tables, strict=False):
+            optimizer = torch.optim.Adam(self.net.parameters(), lr=self.lr, fused=self.fused)
+            self.x, self.y = whole[task.train][:, table], labels[task.train]
+            tests.append((whole[task.test][:, table], labels[task.test]))
+            rows = torch.randperm(len(self.x))
+            for at in range(0, len(rows), batch):
+                self.step(optimizer, rows[at : at + batch], every)
+            found += [self.accuracy(*one) for one in tests]
+        self.x, self.y = whole, labels
+        return found
+
+    @torch.no_grad()
+    def accuracy(self, x: Tensor, y: Tensor, size: int = 1024) -> float:
+        right = 0
+        for at in range(0, len(x), size):
+            right += int((self.net(x[at : at + size]).argmax(1) == y[at : at + size]).sum())
+        return right / len(x)
 
 
 LOOPS = {"Finetune": Loop, "ER": ER, "EWC": EWC, "SI": SI}

@@ -24,7 +24,8 @@ from tests.cli.conftest import SMALL
 
 @pytest.fixture
 def ran(engram):
-    engram("run", *SMALL, "-m", "Finetune", "-m", "ER", "--seeds", 2, "-o", "out")
+    words = ("-m", "Finetune", "-m", "ER", "--seeds", 2, "--evaluate-unseen", "-o", "out")
+    engram("run", *SMALL, *words)
     return package.read("out")
 
 
@@ -124,6 +125,23 @@ def test_forward_transfer_of_unseen_classes_is_a_dash_with_a_reason(engram, ran)
     cells, said = transfer("--head", "multi")
     assert "-" not in cells
     assert "not defined" not in said
+
+
+def test_what_reads_tasks_to_come_says_how_to_score_them(engram):
+    engram("run", "--data", "blobs", "-m", "Finetune", "-o", "out")
+    found = engram("metrics", "out", "--head", "multi")
+    assert "forgetting (max)" in found.stdout
+    for absent in ("forward_transfer", "forgetting (first)", "forgetting (pyclad)"):
+        assert absent not in found.stdout
+        assert absent in found.stderr
+    assert "engram run --evaluate-unseen" in found.stderr
+    for words in (["--definition", "pyclad"], ["--compare", "forward_transfer"]):
+        refused = engram("metrics", "out", "--head", "multi", *words, code=2)
+        assert "evaluate_unseen=True (engram run --evaluate-unseen)" in refused.stderr
+    asked = engram("run", "--data", "blobs", "-m", "Finetune", "-o", "out", "--evaluate-unseen")
+    assert "tasks to come were not scored" in asked.output
+    engram("run", "--data", "blobs", "-m", "Finetune", "-o", "out", "--evaluate-unseen", "--rerun")
+    assert "forward_transfer" in engram("metrics", "out", "--head", "multi").stdout
 
 
 def test_f1_and_top_k(engram, ran):

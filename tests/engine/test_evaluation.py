@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -13,12 +16,14 @@ import engram
 from engram import methods, metrics
 from engram.checks.toy_runs import make_clouds, make_runs, train_runs
 from engram.data.dataset import Data
+from engram.engine import engine as engine_module
 from engram.engine import evaluation
 from engram.engine.engine import Engine
 from engram.engine.evaluation import validate, validation_items
 from engram.engine.run_definition import Run, score_batch
 from engram.engine.training import Training
 from engram.errors import BadArgument
+from engram.learner import feed as feed_module
 from engram.learner.batch import Batch
 from engram.learner.networks import Net
 from engram.losses import masked_ce, multi_hot
@@ -287,3 +292,160 @@ def test_a_row_that_several_tasks_test_is_passed_through_the_network_once() -> N
     assert passed[0] > passed[1]
     np.testing.assert_allclose(once[0], alone[0], rtol=1e-5, atol=1e-6)
     assert torch.allclose(once[1], alone[1], atol=1e-6)  # type: ignore[arg-type]
+
+
+# -- which tasks are evaluated ---------------------------------------------------------------------
+ORDERS = ([0, 1, 2], [2, 0, 1], [1, 2, 0])
+
+
+@cache
+def uneven() -> Stream:
+    """Three tasks with 4, 6 and 8 test rows, and validation rows."""
+    data = engram.load("blobs", classes=6, per_class=20)
+    y = data.labels[data.test]
+    kept = [data.test[y == c][: 2 + c // 2] for c in range(6)]
+    return class_incremental(replace(data, test=torch.cat(kept)), classes_per_task=2, valid=0.2)
+
+
+def stages_of(*, unseen: bool, orders: Any = ORDERS, **changes: Any) -> dict[Any, Any]:
+    """Results by (run, stage) of runs in lockstep, in several orders of tasks."""
+    run = {"method": methods.ER(), "training": Training(epochs=2, evaluate_every=3), **changes}
+    runs = [
+        Run(stream=engram.reorder(uneven(), task_order=order), unseen=unseen, **run)
+        for order in orders
+    ]
+    results = Engine(runs, device="cpu", together=len(runs) > 1).stages()
+    return {(one.run, one.stage): one for one in results}
+
+
+def own_rows_are_passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of dimensions of the rows passed through mapped networks."""
+    dims, usual = [], evaluation._evaluate_mapped
+
+    def watch(learners: Any, methods: Any, rows: Tensor, *rest: Any) -> Any:
+        dims.append(rows.ndim)
+        return usual(learners, methods, rows, *rest)
+
+    monkeypatch.setattr(evaluation, "_evaluate_mapped", watch)
+    return dims
+
+
+@pytest.mark.parametrize("orders", [ORDERS[:1], [ORDERS[1]] * 2], ids=["alone", "lockstep"])
+def test_tasks_to_come_are_scored_on_request_and_change_no_other_score(orders: Any) -> None:
+    learnt, every = (stages_of(unseen=unseen, orders=orders) for unseen in (False, True))
+    sizes = {0: [4, 10, 18], 1: [8, 12, 18]}[int(len(orders) > 1)]
+    for key, one in learnt.items():
+        n, whole = sizes[key[1]], every[key]
+        assert (len(one.scores), len(one.items), len(whole.scores)) == (n, n, 18)
+        np.testing.assert_array_equal(one.items.rows, whole.items.rows[:n])
+        np.testing.assert_array_equal(one.scores, whole.scores[:n])
+        np.testing.assert_array_equal(one.held, whole.held)
+        assert torch.equal(one.learner.vector, whole.learner.vector)
+        for (step, scores), (other, more) in zip(one.curve, whole.curve, strict=True):
+            assert (step, len(scores), len(more)) == (other, n, 18)
+            np.testing.assert_array_equal(scores, more[:n])
+
+
+def test_runs_in_other_orders_pass_their_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is scored as alone; the rows of all of them together would be those of every task."""
+    dims = own_rows_are_passed(monkeypatch)
+    training = Training(epochs=2, precision="float64", optimizer="sgd", lr=0.02)
+    together = stages_of(unseen=False, training=training)
+    assert 2 in dims
+    for number, order in enumerate(ORDERS):
+        alone = stages_of(unseen=False, orders=[order], training=training)
+        for stage in range(3):
+            one, other = together[number, stage], alone[0, stage]
+            np.testing.assert_array_equal(one.items.rows, other.items.rows)
+            np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+
+
+def test_copies_of_equal_beginnings_are_not_evaluated_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed: list[int] = []
+    usual = engine_module.evaluate
+
+    def watch(learners: Any, *rest: Any, **more: Any) -> Any:
+        passed.append(len(learners))
+        return usual(learners, *rest, **more)
+
+    monkeypatch.setattr(engine_module, "evaluate", watch)
+    orders = ([0, 1, 2], [0, 2, 1])  # share their first task
+    stream = replace(uneven(), tasks=tuple(replace(t, valid=t.valid[:0]) for t in uneven().tasks))
+    found = {}
+    for unseen in (False, True):
+        passed.clear()
+        runs = [
+            Run(stream=engram.reorder(stream, task_order=order), method=methods.ER(), unseen=unseen)
+            for order in orders
+        ]
+        results = Engine(runs, device="cpu", together=True).stages()
+        found[unseen] = {(one.run, one.stage): one for one in results}, list(passed)
+    assert found[False][1] == []
+    assert found[True][1] == [1]
+    for key, one in found[False][0].items():
+        np.testing.assert_array_equal(one.scores, found[True][0][key].scores[: len(one.scores)])
+        assert one.items.visible.tolist() == found[True][0][key].items.visible.tolist()
+
+
+def test_a_result_has_no_number_for_a_task_that_was_not_scored() -> None:
+    stream = engram.reorder(uneven(), task_order=ORDERS[1])
+    learnt, every = (
+        engram.run(stream, method="ER", seeds=2, device="cpu", evaluate_unseen=unseen)
+        for unseen in (False, True)
+    )
+    above = np.triu(np.ones((3, 3), bool), 1)
+    assert np.isnan(learnt.full_matrix[:, above]).all()
+    assert not np.isnan(every.full_matrix).any()
+    np.testing.assert_array_equal(learnt.matrix, every.matrix)
+    assert learnt.runs == every.runs  # the same ids
+    assert learnt.tasks.tolist() == every.tasks.tolist() == [3, 3]
+    for name in ("forgetting", "f1_score", "top_k_accuracy"):
+        options = {"k": 1} if name == "top_k_accuracy" else {}
+        for stage in (1, 2):
+            np.testing.assert_array_equal(
+                learnt.metric(name, stage=stage, **options),
+                every.metric(name, stage=stage, **options),
+            )
+    np.testing.assert_array_equal(learnt.recompute().matrix, learnt.matrix)
+    np.testing.assert_array_equal(
+        learnt.recompute(average="macro").matrix, every.recompute(average="macro").matrix
+    )
+    for stage in range(3):
+        pd.testing.assert_frame_equal(
+            learnt.confusion(1, stage=stage), every.confusion(1, stage=stage)
+        )
+        np.testing.assert_array_equal(
+            learnt.calibration(stage=stage), every.calibration(stage=stage)
+        )
+        assert len(learnt.predictions.get(*learnt.runs[0], stage).single) == [8, 12, 18][stage]
+    tests = [
+        {int(k): v["test"] for k, v in entry["stages"].items()}
+        for result in (learnt, every)
+        for entry in result.ledger
+    ]
+    assert tests == [{0: 8, 1: 12, 2: 18}] * 2 + [{0: 18, 1: 18, 2: 18}] * 2
+
+
+def test_inputs_under_a_view_are_made_once_per_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = engram.load("digits")
+    for stream in (engram.permuted(data, tasks=4), engram.rotated(data, angles=(0, 30, 60, 90))):
+        made: list[int] = []
+        usual = type(stream.view).__call__
+
+        def watch(
+            view: Any, x: Tensor, stage: Tensor, usual: Any = usual, made: list[int] = made
+        ) -> Tensor:
+            made.extend([int(stage[0])] * (len(x) > 64))  # not those of a step
+            return usual(view, x, stage)
+
+        monkeypatch.setattr(type(stream.view), "__call__", watch)
+        kept = engram.run(stream, method="Finetune", iterations=5, device="cpu")
+        assert made == [0, 1, 2, 3]
+        made.clear()
+        monkeypatch.setattr(feed_module, "VIEWED_BYTES", 0)
+        every = engram.run(stream, method="Finetune", iterations=5, device="cpu")
+        assert made == [0, 0, 1, 0, 1, 2, 0, 1, 2, 3]
+        np.testing.assert_array_equal(kept.matrix, every.matrix)
+        monkeypatch.undo()

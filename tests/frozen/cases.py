@@ -184,6 +184,9 @@ def _cases() -> Iterator[tuple[str, Case]]:
     yield "a group of 33", {"method": method("ER"), "seeds": 33, "together": True, "epochs": 1}
     yield "detectors", {"method": method("ER"), "stream": "valid", "detectors": DETECTORS,
                         "model": {**MLP, "head": {"name": "linear", "bias": False}}}  # fmt: skip
+    learnt = {"method": method("ER"), "evaluate_unseen": False}
+    yield "learnt tasks only", learnt
+    yield "learnt tasks only, lockstep, sets", {**learnt, "stream": "sets", **together}
     kept = {"keep": "parameters", "average": "macro"}
     yield "keep parameters, macro", {"method": method("ER"), **kept}
 
@@ -252,7 +255,7 @@ class Interrupter(Callback):
 
 def train(case: Case, out: Path | None, callback: Callback | None = None) -> engram.Result:
     """The call that a line of the table stands for."""
-    rest: Case = {"model": MLP, "together": False, **EXACT, **case}
+    rest: Case = {"model": MLP, "together": False, "evaluate_unseen": True, **EXACT, **case}
     stream = STREAMS[rest.pop("stream", "single")]()
     return engram.run(stream, out=out, device="cpu", callback=callback, **rest)
 
@@ -306,7 +309,7 @@ def learner(out: Path) -> Tensors:
 
 
 RECIPE = {"stream": {"data": "blobs", "data_options": {"classes": 6, "per_class": 14}},
-          "model": MLP, "training": EXACT, "seeds": 2}  # fmt: skip
+          "model": MLP, "training": EXACT, "seeds": 2, "evaluate_unseen": True}  # fmt: skip
 
 KEPT = {**RECIPE, "model": {"name": "mlp", "hidden": [8]}}
 LEFT = {**KEPT, "method": method("ER"), "seeds": 1}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from engram import keys
 from engram.data.dataset import Data
 from engram.errors import BadArgument
 from engram.learner.feed import CROP_PADDING, Feed, resized_crop
+from engram.streams.input_views import Permuted, Restaged, Rotated
 
 CPU = torch.device("cpu")
 
@@ -136,3 +138,48 @@ class TestAugmentation:
             feed(flat, "flip")
         with pytest.raises(BadArgument, match="did you mean 'flip'"):
             feed(images(), "flips")
+
+
+@pytest.mark.parametrize("options", [{}, {"mean": (0.5, 0.25), "std": (2.0, 4.0)}], ids=str)
+@pytest.mark.parametrize("name", ["permuted", "rotated", "restaged"])
+def test_inputs_under_a_view_are_kept_as_they_are_made(monkeypatch, name, options):
+    """Where a view only moves pixels, bytes are kept; otherwise what the network sees."""
+    data = images(**options)
+    pixels = 5 * 6
+    view = {
+        "permuted": Permuted(tasks=2, pixels=pixels),
+        "rotated": Rotated(angles=(0, 30)),
+        "restaged": Restaged(Permuted(tasks=3, pixels=pixels), [2, 0]),
+    }[name]
+    one, none = (Feed(data, device=CPU, view=view, dtype=torch.float32) for _ in range(2))
+    rows, stages = torch.tensor([4, 5, 6, 7] * 2), torch.tensor([0] * 4 + [1] * 4)
+    parts = [slice(0, 3), slice(3, 4), slice(4, 8)]
+    wanted = torch.stack([none(row[None], stage[None])[0] for row, stage in zip(rows, stages)])
+    for _ in range(2):
+        found = torch.cat([x for _, x in one.chunks(rows, stages, parts)])
+        assert torch.equal(found, wanted)
+    kept = [made for _, made in one._viewed.values()]
+    assert [len(made) for made in kept] == [3, 1, 4]
+    assert {made.dtype for made in kept} == {torch.float32 if name == "rotated" else torch.uint8}
+    assert one._viewed_bytes == 8 * 2 * pixels * (4 if name == "rotated" else 1)
+    # other rows in the same place, and rows of several tasks, are no longer those
+    other = torch.tensor([4, 6, 5])
+    assert torch.equal(next(one.chunks(other, stages[:3], [slice(0, 3)]))[1], wanted[[0, 2, 1]])
+    assert torch.equal(next(one.chunks(rows, stages, [slice(0, 8)]))[1], wanted)
+    assert len(pickle.loads(pickle.dumps(one))._viewed) == 0
+    monkeypatch.setattr("engram.learner.feed.VIEWED_BYTES", 3 * 2 * pixels)
+    small = Feed(data, device=CPU, view=view, dtype=torch.float32)
+    assert torch.equal(torch.cat([x for _, x in small.chunks(rows, stages, parts)]), wanted)
+    assert small._viewed_bytes <= 3 * 2 * pixels
+
+
+def test_pixels_with_means_of_their_own_are_moved_after_they_are_normalised():
+    x = torch.arange(24, dtype=torch.uint8).reshape(4, 6)
+    means = tuple(float(k) / 10 for k in range(6))
+    data = Data.from_arrays(x, [0, 1, 0, 1], mean=means, std=(1.0,) * 6)
+    view = Permuted(tasks=2, pixels=6)
+    one = Feed(data, device=CPU, view=view, dtype=torch.float32)
+    rows, stages = torch.arange(2), torch.ones(2, dtype=torch.long)
+    found = next(one.chunks(rows, stages, [slice(0, 2)]))[1]
+    assert torch.equal(found, one(rows, stages))
+    assert torch.allclose(found, view((x[:2] / 255 - torch.tensor(means)), stages), atol=1e-6)

@@ -34,7 +34,7 @@ class ClassDistance(engram.Probe):
     Means are fitted on training rows, stage by stage, and never renewed: the state carries them.
     """
 
-    needs = ("features",)
+    needs = ("features", "unseen")
     size: int = 16
 
     def after_stage(self, view):

@@ -67,11 +67,60 @@ def test_the_numbers_are_right():
     run, items = result.runs[0], result.items(result.runs[0].recipe)
     for stage in range(3):
         scores = result.predictions.get(*run, stage).scores.astype(np.float64)
-        scores = scores[items.task <= stage][:, items.opening <= stage]
+        assert len(scores) == (items.task <= stage).sum()
+        scores = scores[:, items.opening <= stage]
         likely = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
         wanted = -(likely * np.log(likely)).sum(1).mean()
         found = values(result).xs("entropy/mean", level="metric")
         assert found.iloc[stage] == pytest.approx(wanted, rel=1e-4)
+
+
+@dataclass(frozen=True)
+class Count(engram.Probe):
+    """How many test items, and whether all of them have scores."""
+
+    def after_stage(self, view):
+        scored = ~view.scores.isnan().any(-1)
+        return {
+            "items": view.scores.new_full((len(view),), view.scores.shape[1]),
+            "unseen": (~view.seen).sum(1), "scored": scored.sum(1),
+            "predicted": (view.predicted("single") >= 0).sum(1),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CountAll(Count):
+    needs = ("unseen",)
+
+
+def counts(result, name):
+    found = values(result).xs(0, level="seed")
+    return [found.xs(f"{name}/{what}", level="metric").tolist()
+            for what in ("items", "unseen", "scored", "predicted")]  # fmt: skip
+
+
+def test_a_probe_sees_tasks_to_come_only_if_it_needs_them():
+    """Whatever other probes need, and without a number more in the records."""
+    both, one = train(probes=(Count(), CountAll())), train(probes=(Count(),))
+    assert (
+        counts(both, "count") == counts(one, "count") == [[8, 16, 24], [0] * 3] + [[8, 16, 24]] * 2
+    )
+    assert counts(both, "count_all") == [[24] * 3, [16, 8, 0], [24] * 3, [24] * 3]
+    equal(values(both, own=False), values(one, own=False))
+    assert np.isnan(both.full_matrix[:, 0, 1:]).all()
+    tests = [[stages[k]["test"] for k in "012"]
+             for stages in (result.ledger[0]["stages"] for result in (one, both))]  # fmt: skip
+    assert tests == [[8, 16, 24], [24] * 3]
+
+
+def test_a_probe_added_later_needs_scores_of_tasks_to_come(tmp_path):
+    train(out=tmp_path, probes=(), seeds=1)
+    with pytest.raises(RecordError, match=r"scores of tasks to come.*evaluate_unseen=True"):
+        train(out=tmp_path, probes=(CountAll(),), seeds=1)
+    train(out=tmp_path, probes=(), seeds=1, evaluate_unseen=True, rerun=True)
+    later = train(out=tmp_path, probes=(Count(), CountAll()), seeds=1)
+    live = train(probes=(Count(), CountAll()), seeds=1)
+    equal(values(later), values(live))
 
 
 def test_naming_a_probe_changes_no_id_and_no_other_number():
@@ -82,7 +131,10 @@ def test_naming_a_probe_changes_no_id_and_no_other_number():
 
 
 def test_rows_to_fit_on_are_counted_apart():
-    counted, plain = ([run["stages"] for run in train(probes=p).ledger] for p in (PROBES, ()))
+    counted, plain = (
+        [run["stages"] for run in train(probes=p, evaluate_unseen=True).ledger]
+        for p in (PROBES, ())
+    )
     assert [stages["1"].pop("probe") for stages in counted] == [32] * 3  # 2 classes of 16 rows
     for stages in counted:
         stages["0"].pop("probe"), stages["2"].pop("probe")

@@ -22,7 +22,8 @@ def result():
 def answers(result, number, stage, head):
     """(true columns, predicted columns, scores of open columns) of the rows of tasks so far."""
     run = result.runs[number]
-    items, kept = result.items(run.recipe, run.order), result.predictions.get(*run, stage)
+    kept = result.predictions.get(*run, stage)
+    items = kept.scored(result.items(run.recipe, run.order))
     seen = items.task <= stage
     among = head_views.open_columns(items, stage=stage, head=head)
     scores = np.where(among, kept.full(), -np.inf)[seen]

@@ -46,6 +46,24 @@ def test_a_block_is_the_rows_of_each_run(stage, average):
         assert mine.metrics == part.metrics
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_runs_may_have_different_numbers_of_items(stage):
+    """Where only learnt tasks are scored, runs in other orders of tasks have fewer or more."""
+    rng = np.random.default_rng(stage)
+    sizes, block, alone = (23, 40, 31), Rows(runs=3), []
+    items = [items_of(rng, n=n) for n in sizes]
+    scores = [rng.normal(size=(n, 6)).astype(np.float32) for n in sizes]
+    assert len({stacking_key(one, stage) for one in items}) == 1
+    add_stage(block, scores, items, stage=stage, average="micro")
+    found = block.by_run(
+        recipe=["r"] * 3, label=["ER"] * 3, seed=range(3), order=[""] * 3, stage=stage
+    )
+    for r in range(3):
+        alone.append(Rows(recipe="r", label="ER", seed=r))
+        record_stage(alone[-1], scores[r], items[r], stage=stage)
+    assert Rows.join(alone).arrow().equals(Rows.join(found).arrow())
+
+
 def test_runs_of_another_form_are_left_alone():
     rng = np.random.default_rng(0)
     first = items_of(rng)
@@ -59,7 +77,7 @@ def test_runs_of_another_form_are_left_alone():
 
 def test_items_that_cannot_be_counted_together():
     rng = np.random.default_rng(0)
-    assert stacking_key(items_of(rng), 0) == (40, 3, 6, 6, 2)
+    assert stacking_key(items_of(rng), 0) == (3, 3, 6, 6, 2)
     assert stacking_key(items_of(rng, multilabel=True), 0) is None
     target = np.zeros((40, 2), np.int64)
     assert stacking_key(items_of(rng, targets=target), 0) is None

@@ -94,8 +94,8 @@ def test_a_search_sees_validation_rows_of_the_first_tasks_alone():
     options = {"method": ["EWC", "ER"], "epochs": 2, "device": "cpu", "model": model}
     result = engram.run(short, **options)
     for run in result.ledger:
-        for counts in run["stages"].values():
-            assert counts["held_out"] == 16  # two tasks of two classes, 4 rows each
+        for stage, counts in run["stages"].items():
+            assert counts["held_out"] == 8 * (1 + int(stage))  # two classes a task, 4 rows each
             assert "test" not in counts
     # not a bit depends on what it must not see
     noisy = make_search_stream(class_incremental(separable(noise=True), valid=0.25), tasks=2)
@@ -106,15 +106,18 @@ def test_the_ledger_counts_what_is_scored():
     stream = class_incremental(separable(), valid=0.25)
     options = {"epochs": 1, "device": "cpu"}
     whole = engram.run(stream, **options)
-    assert whole.ledger[0]["stages"]["0"] == {"train": 24, "held_out": 32, "test": 32}
+    assert whole.ledger[0]["stages"]["0"] == {"train": 24, "held_out": 8, "test": 8}
+    assert whole.ledger[0]["stages"]["3"] == {"train": 24, "held_out": 32, "test": 32}
+    every = engram.run(stream, evaluate_unseen=True, **options)
+    assert every.ledger[0]["stages"]["0"] == {"train": 24, "held_out": 8, "test": 32}
     score = whole.metric("valid_score", stage=1)
     on_valid = engram.run(make_search_stream(stream, tasks=2), **options)
     assert score == on_valid.metric("average_accuracy")  # the same rows, the same network
     on_test = engram.run(make_search_stream(stream, tasks=2, on="test"), **options)
-    assert on_test.ledger[0]["stages"]["0"] == {"train": 24, "held_out": 16, "test": 16}
+    assert on_test.ledger[0]["stages"]["1"] == {"train": 24, "held_out": 16, "test": 16}
     # who puts test rows under another name is found out
     cheat = replace(stream, judged_on="valid")
-    assert engram.run(cheat, **options).ledger[0]["stages"]["0"]["test"] == 32
+    assert engram.run(cheat, **options).ledger[0]["stages"]["3"]["test"] == 32
 
 
 def test_post_task_rows_come_first():

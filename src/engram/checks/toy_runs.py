@@ -232,9 +232,9 @@ def all_finite(tree: Any) -> bool:
 def accuracies(after: StageCopy) -> list[float]:
     """Accuracy on every task so far, in the stream's own view."""
     stream, now = after.stage.learner.stream, after.stage.stage
-    rows, stages = test_items(stream)
+    rows, stages = test_items(stream, slice(0, now + 1))
     open_ = stream.visible[stages] if stream.head == "multi" else (stream.opening <= now)[None]
-    scores = torch.as_tensor(after.scores).masked_fill(~open_, -torch.inf)
+    scores = torch.as_tensor(after.scores[: len(rows)]).masked_fill(~open_, -torch.inf)
     right = (scores.argmax(1) == stream.targets[rows][:, 0]).double()
     return [float(right[stages == k].mean()) for k in range(now + 1)]
 

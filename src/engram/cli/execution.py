@@ -220,7 +220,7 @@ def make_contents(
     *, recipe: Path | None = None, data: str | None = None, methods: Sequence[str] = (),
     model: str | None = None, stream: str | None = None, seeds: str | None = None,
     keep: str | None = None, probes: Sequence[str] = (), detectors: Sequence[Any] = (),
-    outside: str | None = None, columns: Sequence[str] = (),
+    outside: str | None = None, columns: Sequence[str] = (), evaluate_unseen: bool = False,
 ) -> list[Content]:  # fmt: skip
     """Make one plain recipe per method, from a file or defaults and the options.
 
@@ -244,6 +244,8 @@ def make_contents(
     base["model"] = model if model is not None else base.get("model", "mlp")
     if keep is not None:
         base["keep"] = keep
+    if evaluate_unseen:
+        base["evaluate_unseen"] = True
     if probes:
         base["probes"] = [*(base.get("probes") or ()), *probes]
     if detectors:

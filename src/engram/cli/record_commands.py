@@ -155,6 +155,8 @@ def metrics(
     if told is not None:
         say(told.note, style="dim")
     _explain_dashes(result, tables["metrics"])
+    if "accuracy" in result.figures:
+        _explain_absent(tables["metrics"], wanted)
     for words in (*describe_excluded_runs(result, last), *describe_search(result.recipes)):
         say(words, style="yellow")
     report_unreadable(result)
@@ -177,14 +179,18 @@ def metric_table(
     for name in plain_metric_names(result):
         try:
             values[name, ""] = result.metric(name, stage=stage)
-        except BadArgument:  # chance was not recorded, or a stream of one task
+        except BadArgument:  # chance or tasks to come were not recorded, or a stream of one task
             continue
     for definition in definitions:
         if definition == "first" and len(definitions) > 1 and "accuracy" not in result.figures:
             continue  # label sets have no scores before a task is learnt
-        values["forgetting", definition] = result.metric(
-            "forgetting", stage=stage, definition=definition
-        )
+        try:
+            values["forgetting", definition] = result.metric(
+                "forgetting", stage=stage, definition=definition
+            )
+        except BadArgument:  # tasks to come were not recorded
+            if len(definitions) == 1:
+                raise
     for name, options in asked.items():
         which = " ".join(f"{key}={value}" for key, value in options.items())
         values[name, which] = result.metric(name, stage=stage, **options)
@@ -245,6 +251,21 @@ def _explain_dashes(result: Result, table: pd.DataFrame) -> None:
         say(NO_FORWARD_TRANSFER, style="dim")
     if TOP_K in dashes:
         say(f"{TOP_K}: not defined where k or fewer classes compete", style="dim")
+
+
+def _explain_absent(table: pd.DataFrame, definitions: list[str]) -> None:
+    """Say how to get metrics that are left out because only learnt tasks were scored."""
+    from engram.records.run_metrics import READ_AHEAD
+
+    found = {*table["metric"], *table["definition"]}
+    named = ["forward_transfer", *(f"forgetting ({d})" for d in definitions if d in READ_AHEAD)]
+    absent = [name for name in named if name.rpartition("(")[2].rstrip(")") not in found]
+    if absent:
+        say(
+            f"{', '.join(absent)}: from accuracies of tasks before they are learnt, which "
+            "engram run --evaluate-unseen records (with --rerun for finished runs)",
+            style="dim",
+        )
 
 
 def _class_table(result: Result, stage: int | None) -> pd.DataFrame:

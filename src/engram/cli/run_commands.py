@@ -59,6 +59,13 @@ def run(
         str | None,
         typer.Option(metavar="WHAT", help="What to keep: counts|labels|scores|parameters."),
     ] = None,
+    evaluate_unseen: Annotated[
+        bool,
+        typer.Option(
+            "--evaluate-unseen",
+            help="After every task, also score those to come (forward transfer).",
+        ),
+    ] = False,
     together: Annotated[
         bool,
         typer.Option(
@@ -109,7 +116,7 @@ def run(
     plain = execution.make_contents(
         recipe=recipe, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
         keep=keep, probes=probe or (), detectors=execution.detector_specs(detectors, tune),
-        outside=outside, columns=label or (),
+        outside=outside, columns=label or (), evaluate_unseen=evaluate_unseen,
     )  # fmt: skip
     for assignment in assignments or ():
         set_values(plain, assignment)

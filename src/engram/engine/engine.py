@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from engram import distributed
 from engram.engine.backend import training_numerics
 from engram.engine.checkpoints import Checkpointer
-from engram.engine.evaluation import evaluate
+from engram.engine.evaluation import evaluate, scored_items
 from engram.engine.grouping import ExecutionMode, RunGrouping
 from engram.engine.loop import Progress, train_task
 from engram.engine.pretraining import (
@@ -198,11 +199,17 @@ class Engine(RunGrouping):
             torch.cuda.empty_cache()
 
     def _own_scores(self, done: list[StageResult], copied: set[int]) -> Iterator[StageResult]:
-        """Evaluate copies on their own stream, whose tasks are in another order."""
+        """Evaluate copies on their own stream, whose tasks to come are in another order.
+
+        Where only tasks learnt so far are scored, the scores of the original run hold for copies.
+        """
         if not done:
             return  # a prologue has no scores
         share = sum(one.seconds for one in done if one.run not in copied) / len(done)
-        again = [one for one in done if one.run in copied]
+        again = []
+        for one in done:
+            if one.run in copied and not _adopt_scores(one, self.runs[one.run]):
+                again.append(one)
         own: dict[int, StageResult] = {}
         if again:
             methods = [self.runs[one.run].method for one in again]
@@ -218,6 +225,17 @@ class Engine(RunGrouping):
             result.steps, result.seconds = one.steps, share
             result.last_of_group = place == len(done) - 1
             yield result
+
+
+def _adopt_scores(copy: StageResult, run: Run) -> bool:
+    """Let a copy have the scores of its original; False if it has to be evaluated by itself."""
+    learner = copy.learner
+    items, given = scored_items(learner), copy.items
+    same = np.array_equal(items.rows, given.rows) and np.array_equal(items.task, given.task)
+    if not same or learner.stream.view is not None or copy.held is not None:
+        return False
+    copy.items, copy.method = items, run.method
+    return True
 
 
 def _split_by_state(places: Sequence[int], learners: dict[int, RunLearner]) -> list[list[int]]:

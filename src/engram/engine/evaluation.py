@@ -4,8 +4,9 @@ detection of diverged runs.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,67 +32,106 @@ if TYPE_CHECKING:
     from engram.engine.trainers.trainer import Trainer
 
 ENTRIES_AT_ONCE = 1 << 27
+OWN_SHARE = 0.75  # of the rows that any run of a group has: below it, each passes its own
+MULTIPLIED_AT_ONCE = 1 << 22  # for other networks on the CPU
 CONVOLVED_AT_ONCE = 1 << 21  # for convolutions on the CPU, to fit into its caches
 
 
-def test_items(stream: Stream) -> tuple[Tensor, Tensor]:
-    """Return (rows, stages) of all test items, task by task; cached."""
-    if "_test_items" not in stream.__dict__:
-        rows = torch.cat([task.test for task in stream.tasks])
-        sizes = torch.tensor([len(task.test) for task in stream.tasks])
-        stages = torch.repeat_interleave(torch.arange(len(stream)), sizes)
-        stream.__dict__["_test_items"] = rows, stages
-    found: tuple[Tensor, Tensor] = stream.__dict__["_test_items"]
-    return found
+Items = tuple[Tensor, Tensor]  # row numbers and tasks, [n] each
 
 
-def scored_validation_items(stream: Stream) -> tuple[Tensor, Tensor]:
-    """Return (rows, stages) of all validation items scored after a stage; cached."""
-    if "_held_items" not in stream.__dict__:
-        kind = stream.held_out
-        rows = [getattr(task, kind) if kind else task.test[:0] for task in stream.tasks]
-        stages = [torch.full_like(part, k) for k, part in enumerate(rows)]
-        stream.__dict__["_held_items"] = torch.cat(rows), torch.cat(stages)
-    found: tuple[Tensor, Tensor] = stream.__dict__["_held_items"]
-    return found
+def test_items(stream: Stream, tasks: slice = slice(None)) -> Items:  # noqa: PT028
+    """Return (rows, stages) of the test items of some tasks, by default all, task by task."""
+    return _items_of(stream, "test", tasks)
+
+
+def _items_of(stream: Stream, kind: str, tasks: slice) -> Items:
+    """Return (rows, stages) of one kind of rows of consecutive tasks; all of them are cached."""
+    known: dict[str, tuple[Tensor, Tensor, list[int]]] = stream.__dict__.setdefault(
+        "_evaluated", {}
+    )
+    if kind not in known:
+        every = [getattr(task, kind) if kind else task.test[:0] for task in stream.tasks]
+        sizes = [len(rows) for rows in every]
+        stages = torch.repeat_interleave(torch.arange(len(every)), torch.tensor(sizes))
+        known[kind] = torch.cat(every), stages, list(itertools.accumulate(sizes, initial=0))
+    rows, stages, ends = known[kind]
+    start, stop, _ = tasks.indices(len(stream))
+    return rows[ends[start] : ends[stop]], stages[ends[start] : ends[stop]]
+
+
+def _learnt(learner: RunLearner) -> slice:
+    return slice(0, learner.stage + 1)
+
+
+def _to_come(learner: RunLearner) -> slice:
+    return slice(learner.stage + 1, None)
 
 
 def count_scored(learners: Sequence[RunLearner], *, held: bool) -> None:
     """Record in the ledgers that test items, and validation items if `held`, were scored."""
     for learner in learners:
-        for kind, count in _count_rows(learner.stream, held).items():
+        for kind, count in _count_rows(learner, held).items():
             learner.ledger.record(learner.stage, kind, count)
 
 
-def _count_rows(stream: Stream, held: bool) -> dict[str, int]:
+def _count_rows(learner: RunLearner, held: bool) -> dict[str, int]:
     """Count the rows that one evaluation reads; test rows of the data always count as such."""
-    known: dict[bool, dict[str, int]] = stream.__dict__.setdefault("_scored", {})
-    if held not in known:
-        rows, more = test_items(stream)[0], scored_validation_items(stream)[0] if held else None
+    stream, tasks = learner.stream, _learnt(learner)
+    known: dict[Any, dict[str, int]] = stream.__dict__.setdefault("_scored", {})
+    key = learner.stage, learner.scores_unseen, held
+    if key not in known:
+        rows = test_items(stream, slice(None) if learner.scores_unseen else tasks)[0]
+        more = _items_of(stream, stream.held_out, tasks)[0] if held else None
         counts = {"test": 0, "held_out": 0}
         for part, own in ((rows, stream.judged_on == "test"), (more, False)):
             if part is not None and len(part):
                 tests = len(part) if own else int(torch.isin(part, stream.data.test).sum())
                 counts["test"] += tests
                 counts["held_out"] += len(part) - tests
-        known[held] = counts
-    return known[held]
+        known[key] = counts
+    return known[key]
 
 
 def score_test_items(learners: Sequence[RunLearner], methods: Sequence[Method]) -> list[np.ndarray]:
-    """Compute the scores [items, C] of each learner on all test items.
+    """Compute the scores [items, C] of each learner on the test items of the tasks learnt so far.
 
-    Columns are classes in order of introduction. Nothing is masked, so that any head view can be
-    applied later.
+    A learner with `scores_unseen` scores those of the tasks to come as well. Columns are classes in
+    order of introduction. Nothing is masked, so that any head view can be applied later.
     """
-    return [scores for scores, _ in _evaluate(learners, methods, test_items, features=False)]
+    return [scores for scores, _ in _score_tests(learners, methods, features=False)]
+
+
+def _score_tests(
+    learners: Sequence[RunLearner], methods: Sequence[Method], features: bool
+) -> list[Scored]:
+    """Score test items as `score_test_items` does, with features on request.
+
+    Tasks to come have passes of their own: on the CPU the last bits of a row may depend on the
+    other rows of a batch, so they would change the scores of the tasks learnt.
+    """
+    found = _evaluate(
+        learners, methods, [test_items(one.stream, _learnt(one)) for one in learners], features
+    )
+    asked = [place for place, one in enumerate(learners) if one.scores_unseen]
+    more = _evaluate(
+        [learners[place] for place in asked], [methods[place] for place in asked],
+        [test_items(learners[place].stream, _to_come(learners[place])) for place in asked],
+        features,
+    )  # fmt: skip
+    for place, (scores, seen) in zip(asked, more, strict=True):
+        own, before = found[place]
+        if len(scores):
+            joined = None if before is None or seen is None else torch.cat([before, seen])
+            found[place] = np.concatenate([own, scores]), joined
+    return found
 
 
 def learner_scores_are_sound(learner: RunLearner, scores: np.ndarray) -> bool:
     """Whether a learner's scores of the test rows of seen tasks are valid."""
     if np.isfinite(scores).all():  # the usual case
         return True
-    rows = test_items(learner.stream)[1] <= learner.stage
+    rows = test_items(learner.stream)[1][: len(scores)] <= learner.stage
     return scores_are_sound(scores, rows.numpy(), learner.seen.cpu().numpy())
 
 
@@ -100,15 +140,17 @@ def evaluate(
 ) -> list[StageResult]:
     """Evaluate each learner after its stage on test items and validation items.
 
-    `features` of the test items are kept on request. Losses, steps and seconds are added by the
-    caller.
+    Only tasks learnt so far are evaluated, and on test items those to come for learners with
+    `scores_unseen`. `features` of the test items are kept on request. Losses, steps and seconds are
+    added by the caller.
     """
-    tested = _evaluate(learners, methods, test_items, features)
-    more = _evaluate(learners, methods, scored_validation_items, features=False)
+    tested = _score_tests(learners, methods, features)
+    held_out = [_items_of(one.stream, one.stream.held_out, _learnt(one)) for one in learners]
+    more = _evaluate(learners, methods, held_out, features=False)
     return [
         StageResult(
             stage=learner.stage, stream=learner.stream, method=method, seed=learner.seed,
-            items=EvaluationItems.of_stream(learner.stream), scores=scores, features=seen,
+            items=scored_items(learner), scores=scores, features=seen,
             held=held if len(held) else None, trained=learner,
         )
         for learner, method, (scores, seen), (held, _) in zip(
@@ -117,14 +159,21 @@ def evaluate(
     ]  # fmt: skip
 
 
+def scored_items(learner: RunLearner) -> EvaluationItems:
+    """Return the test items that are scored after the learner's stage."""
+    items = EvaluationItems.of_stream(learner.stream)
+    return items if learner.scores_unseen else items.up_to(learner.stage)
+
+
 Scored = tuple[np.ndarray, Tensor | None]  # scores [items, C], features [items, F] if requested
 
 
 @torch.no_grad()
 def _evaluate(
-    learners: Sequence[RunLearner], methods: Sequence[Method],
-    which: Callable[[Stream], tuple[Tensor, Tensor]], features: bool,
+    learners: Sequence[RunLearner], methods: Sequence[Method], which: Sequence[Items],
+    features: bool,
 ) -> list[Scored]:  # fmt: skip
+    """Score the items of each learner; on CUDA and in lockstep, each distinct row once."""
     # states of diverged runs lack what `finish` adds: they cannot be stacked, nor used for scores
     alike: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
@@ -136,16 +185,15 @@ def _evaluate(
     found: dict[int, Scored] = {}
     for places in alike.values():
         some = [learners[p] for p in places]
-        items = [which(one.stream) for one in some]
+        items = [which[p] for p in places]
         scored = _evaluate_items(some, [methods[p] for p in places], items, features)
         found |= dict(zip(places, scored, strict=True))
     return [found[place] for place in range(len(learners))]
 
 
 def _evaluate_items(
-    learners: Sequence[RunLearner], methods: Sequence[Method], items: list[tuple[Tensor, Tensor]],
-    features: bool,
-) -> list[Scored]:  # fmt: skip
+    learners: Sequence[RunLearner], methods: Sequence[Method], items: list[Items], features: bool
+) -> list[Scored]:
     if not any(len(rows) for rows, _ in items):
         return [(np.zeros((0, len(one.opened)), np.float32), None) for one in learners]
     # in channels-last format mapped convolutions are slower than one by one
@@ -156,6 +204,10 @@ def _evaluate_items(
         each = zip(learners, methods, items, strict=True)
         return [evaluate_run(one, method, *own, features) for one, method, own in each]
     shared, where = _shared_items(learners, items)
+    most = max(len(rows) for rows, _ in items)
+    if learners[0].feed.on_device and most < OWN_SHARE * len(shared[0]):
+        # in other orders of tasks runs have learnt other tasks: each passes its own rows
+        shared, where = _pad_items(items), [torch.arange(len(rows)) for rows, _ in items]
     scores, seen = _evaluate_mapped(learners, methods, *shared, features)  # [R, U, C], [R, U, F]
     host = scores.float().cpu().numpy()
     return [
@@ -164,9 +216,7 @@ def _evaluate_items(
     ]
 
 
-def _shared_items(
-    learners: Sequence[RunLearner], items: list[tuple[Tensor, Tensor]]
-) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
+def _shared_items(learners: Sequence[RunLearner], items: list[Items]) -> tuple[Items, list[Tensor]]:
     """Return the distinct inputs of all runs, and the position of each run's items."""
     viewed = learners[0].feed.view is not None
     span = len(learners[0].stream.data)
@@ -174,6 +224,19 @@ def _shared_items(
     distinct, inverse = torch.cat(codes).unique(return_inverse=True)
     where = list(inverse.split([len(code) for code in codes]))
     return (distinct % span, distinct // span), where
+
+
+def _pad_items(items: Sequence[Items]) -> Items:
+    """Stack the rows and stages of runs, [R, n]; those of fewer items repeat their last one."""
+    whole = max(items, key=lambda one: len(one[0]))  # a run may have no items at all
+    most = torch.arange(len(whole[0]))
+    each = [one if len(one[0]) else whole for one in items]
+    places = [most.clamp(max=len(rows) - 1) for rows, _ in each]
+    rows, stages = (
+        torch.stack([one[part][place] for one, place in zip(each, places, strict=True)])
+        for part in (0, 1)
+    )
+    return rows, stages
 
 
 def _evaluate_distinct_rows(
@@ -194,7 +257,7 @@ def _evaluate_one(
         return np.zeros((0, len(learner.opened)), np.float32), None
     net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
     parts, seen = [], []
-    every, ranks = _split_rows(rows, learner, 1), distributed.current_ranks()
+    every, ranks = _split_rows(rows, learner, 1, stages), distributed.current_ranks()
     ranks = ranks if ranks is not None and len(every) >= ranks.world else None
     mine = every if ranks is None else ranks.shard(every)
     for _, x in learner.feed.chunks(rows, stages, mine):
@@ -212,6 +275,7 @@ def _evaluate_mapped(
     learners: Sequence[RunLearner], methods: Sequence[Method], rows: Tensor, stages: Tensor,
     features: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Score rows [U] by all learners, or rows [R, U], one line of them by each learner."""
     first = learners[0]
     vectors = torch.stack([one.vector for one in learners])
     buffers, state = (
@@ -225,20 +289,37 @@ def _evaluate_mapped(
         scores = compute_scores(replace_values(methods[0], values), output, state)
         return (scores, output.features) if features else (scores,)
 
+    axes = (0, 0, 0, 0, None if rows.ndim == 1 else 0)
     parts = []
-    for _, x in first.feed.chunks(rows, stages, _split_rows(rows, first, len(learners))):
-        parts.append(vmap(one_run, in_dims=(0, 0, 0, 0, None))(vectors, buffers, state, hyper, x))
+    for _, x in first.feed.chunks(rows, stages, _split_rows(rows, first, len(learners), stages)):
+        parts.append(vmap(one_run, in_dims=axes)(vectors, buffers, state, hyper, x))
     scores, *seen = (torch.cat(every, 1) for every in zip(*parts, strict=True))
     return scores, seen[0] if features else scores
 
 
-def _split_rows(rows: Tensor, learner: RunLearner, runs: int) -> list[slice]:
-    """Split rows into passes that fit in memory, guessing activations as four times the input."""
+def _split_rows(rows: Tensor, learner: RunLearner, runs: int, stages: Tensor) -> list[Any]:
+    """Split rows [..., n] into passes that fit in memory, and on the CPU into its caches.
+
+    Activations are guessed as four times the input. Under a view a pass has rows of one task, whose
+    inputs are made once.
+    """
     sample = 4 * int(np.prod(learner.stream.data.sample_shape))
-    small = learner.device.type == "cpu" and learner.networks.convolves
-    entries = CONVOLVED_AT_ONCE if small else ENTRIES_AT_ONCE
-    size = int(np.clip(entries // max(1, runs * sample), 16, 8192))
-    return [slice(start, start + size) for start in range(0, len(rows), size)]
+    least, entries = 16, ENTRIES_AT_ONCE
+    if learner.device.type == "cpu":
+        convolves = learner.networks.convolves
+        least, entries = (16, CONVOLVED_AT_ONCE) if convolves else (512, MULTIPLIED_AT_ONCE)
+    size = int(np.clip(entries // max(1, runs * sample), least, 8192))
+    n = rows.shape[-1]
+    if rows.ndim > 1:
+        return [(slice(None), slice(start, start + size)) for start in range(0, n, size)]
+    ends = [n]
+    if learner.feed.view is not None:
+        ends = [*(stages.diff().nonzero()[:, 0] + 1).tolist(), n]
+    return [
+        slice(at, min(at + size, end))
+        for start, end in itertools.pairwise([0, *ends])
+        for at in range(start, end, size)
+    ]
 
 
 @torch.no_grad()
@@ -248,7 +329,10 @@ def validate(learners: Sequence[RunLearner], methods: Sequence[Method]) -> dict[
     losses, figures = [], []
     for learner, method in zip(learners, methods, strict=True):
         items, net = validation_items(learner, method), learner.net()
-        batch, parts = learner.collate(items, inputs=False), _split_rows(items.stages, learner, 1)
+        batch, parts = (
+            learner.collate(items, inputs=False),
+            _split_rows(items.rows, learner, 1, items.stages),
+        )
         with without_cudnn_benchmark():  # shapes occur once per epoch
             outputs = [net(x) for _, x in learner.feed.chunks(items.rows, items.stages, parts)]
         logits = torch.cat([one.logits for one in outputs])

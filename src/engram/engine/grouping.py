@@ -108,7 +108,9 @@ class RunGrouping:
 
     def learner(self, run: Run) -> RunLearner:
         """Make a new learner for a run."""
-        return self._factory.learner(run)
+        made = self._factory.learner(run)
+        made.scores_unseen = run.unseen
+        return made
 
     def groups(self) -> list[list[int]]:
         """Return the numbers of the runs of each group that trains together."""

@@ -30,6 +30,7 @@ class Run:
     training: Training = field(default_factory=Training)
     seed: int = 0
     features: bool = False  # keep features of the test items after each stage, for probes
+    unseen: bool = False  # score the test items of tasks to come after each stage, too
     begun: bool = False  # the run continues an earlier one: its pretraining is done
 
     def __post_init__(self) -> None:

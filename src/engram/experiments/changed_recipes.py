@@ -117,7 +117,8 @@ def merge_equal_plans(plans: Sequence[Plan]) -> list[Plan]:
                 "the same one (data, stream, model, method and training settings are equal)"
             )
         more = _KEEP_LEVELS.index(plan.keep) > _KEEP_LEVELS.index(first.keep)
-        if more or not set(plan.probes) <= set(first.probes):
+        unseen = plan.run.unseen and not first.run.unseen
+        if more or unseen or not set(plan.probes) <= set(first.probes):
             found[plan.key] = _merge_two_plans(first, plan)
     return list(found.values())
 
@@ -137,8 +138,15 @@ def _merge_two_plans(first: Plan, second: Plan) -> Plan:
     content = {**first.content, "keep": keep}
     if probes:
         content["probes"] = [plain_probe(one) for one in probes.values()]
-    run = replace(first.run, features=first.run.features or second.run.features)
+    evaluate_unseen = first.evaluate_unseen or second.evaluate_unseen
+    if evaluate_unseen:
+        content["evaluate_unseen"] = True
+    run = replace(
+        first.run, features=first.run.features or second.run.features,
+        unseen=first.run.unseen or second.run.unseen,
+    )  # fmt: skip
     return replace(
-        first, run=run, probes=probes, keep=keep, outside=sets[0] if sets else None,
+        first, run=run, probes=probes, keep=keep, evaluate_unseen=evaluate_unseen,
+        outside=sets[0] if sets else None,
         content={**content, **({"outside": told[0]} if told else {})},
     )  # fmt: skip

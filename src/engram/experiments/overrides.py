@@ -35,6 +35,7 @@ SECTIONS = (
     "training",
     "seeds",
     "keep",
+    "evaluate_unseen",
     "average",
     "label",
     "probes",

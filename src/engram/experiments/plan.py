@@ -37,6 +37,7 @@ class Plan:
     label: str
     order: str = ""
     keep: str = "scores"
+    evaluate_unseen: bool = False
     average: str = "micro"
     probes: Mapping[str, Probe] = field(default_factory=dict)  # by name and hash of their source
     outside: OODData | None = None
@@ -78,6 +79,8 @@ class Planner:
         own = describe_order(stream)
         identity = self._identity(one, stream, "" if orders is None else own)
         kept: dict[str, Any] = {"seeds": list(one.seeds), "keep": one.keep, "label": one.label}
+        if one.evaluate_unseen:
+            kept["evaluate_unseen"] = True
         if one.probes:
             kept["probes"] = [plain_probe(probe) for probe in one.probes]
         outside = self._outside.find(one.outside, stream, one.probes)
@@ -85,12 +88,14 @@ class Planner:
             kept["outside"] = plain_ood_section(one.outside)
         probes = key_probes(one.probes, outside)
         features = any("features" in probe.needs for probe in one.probes)
+        unseen = one.evaluate_unseen or any("unseen" in probe.needs for probe in one.probes)
         content = {**identity.content, **kept}
         return [
             Plan(
                 run=Run(stream=ordered, method=one.method, model=one.model, training=one.training,
-                        seed=seed, features=features),
+                        seed=seed, features=features, unseen=unseen),
                 content=content, recipe=identity.id, label=one.label, order=order, keep=one.keep,
+                evaluate_unseen=one.evaluate_unseen,
                 average=one.average, probes=probes, outside=outside,
             )
             for order, ordered in ({own: stream} if orders is None else orders).items()

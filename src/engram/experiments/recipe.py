@@ -16,7 +16,7 @@ import numpy as np
 from engram import streams
 from engram.data import Data, load
 from engram.engine.training import Training
-from engram.errors import bad, check_choice, check_int, unknown
+from engram.errors import bad, check_bool, check_choice, check_int, unknown
 from engram.experiments.build_methods import build_method, method_label, plain_method
 from engram.experiments.build_probes import build_detectors, build_probes, plain_probe
 from engram.experiments.experiment_id import identify, options_hash, plain_model
@@ -58,6 +58,7 @@ class Experiment:
     training: Training = field(default_factory=Training)
     seeds: tuple[int, ...] = (0,)
     keep: str = "scores"
+    evaluate_unseen: bool = False
     average: str = "micro"
     label: str = ""
     probes: tuple[Probe, ...] = ()
@@ -82,6 +83,7 @@ def check_experiment(content: Mapping[str, Any]) -> dict[str, Any]:
         "training": from_plain(Training, content.get("training", {}), path="training"),
         "seeds": read_seeds(content.get("seeds", 1)),
         "keep": keep,
+        "evaluate_unseen": check_bool("evaluate_unseen", content.get("evaluate_unseen", False)),
         "average": check_choice("average", content.get("average", "micro"), AVERAGES),
         "label": check_label(content.get("label")) or method_label(method),
         "outside": check_ood_section(content.get("outside")),
@@ -155,6 +157,7 @@ class Recipe(Experiment):
             "method": plain_method(self.method), "training": to_plain(self.training),
             "seeds": list(self.seeds), "keep": self.keep, "average": self.average,
             "label": self.label,
+            **({"evaluate_unseen": True} if self.evaluate_unseen else {}),
             **({"probes": [plain_probe(one) for one in self.probes]} if self.probes else {}),
             **({} if self.outside is None else {"outside": plain_ood_section(self.outside)}),
         }  # fmt: skip
@@ -170,7 +173,8 @@ class Recipe(Experiment):
         """The id under which runs of the recipe are recorded: runs with equal ids are comparable.
 
         A hash of the experiment: contents of the data (loaded for this), source of user classes
-        and all options; seeds, order, label, probes, outside set and `keep` do not count.
+        and all options; seeds, order, label, probes, outside set, `keep` and `evaluate_unseen` do
+        not count.
         """
         return identify(
             self.build_stream(), method=self.method, model=self.model, training=self.training,

@@ -23,7 +23,11 @@ from engram.experiments.changed_recipes import describe_changes, read_recorded_r
 from engram.experiments.checkpointing import Checkpoints, StepSaver, select_models
 from engram.experiments.model_file import UnsavedModel, describe_run_origin
 from engram.experiments.plan import Plan
-from engram.experiments.reevaluate import rebuild_probe_states, reevaluate_runs
+from engram.experiments.reevaluate import (
+    describe_unscored_runs,
+    rebuild_probe_states,
+    reevaluate_runs,
+)
 from engram.experiments.stage_records import measure_results, stored_arrays
 from engram.io import write_together
 from engram.learner.learner import RunLearner
@@ -86,6 +90,8 @@ class Recorder:
                 self.folder.supersede(plan.key for plan in plans)
             # measure with probes added since the runs were recorded
             reevaluate_runs(plans, self.folder, device=device, together=together)
+            for note in describe_unscored_runs(plans, self.folder):
+                self.callback.note(note)
             self.open = [plan for plan in plans if not self._finished(plan)]
             self._say_diverged()
             if not self.open and not self._worker:
@@ -331,8 +337,9 @@ def collect_predictions(results: Sequence[StageResult], plans: Sequence[Plan]) -
 def _make_prediction(result: StageResult, plan: Plan) -> Prediction | None:
     if result.diverged or plan.keep == "counts":
         return None
+    recorded = result.recorded
     return Prediction.from_scores(
-        result.scores, result.items, **result.key._asdict(), keep=plan.keep,
+        recorded.scores, recorded.items, **result.key._asdict(), keep=plan.keep,
         **_kept_network(result.learner, plan.keep),
     )  # fmt: skip
 

@@ -5,21 +5,24 @@ that each probe has measured.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from engram.engine.backend import probe_numerics, training_numerics
 from engram.engine.engine import Engine
 from engram.engine.evaluation import evaluate
-from engram.errors import RecordError
+from engram.errors import RecordError, plural
 from engram.experiments.plan import Plan
 from engram.experiments.stage_records import set_plan, stored_arrays
 from engram.learner.learner import RunLearner
 from engram.memory.exemplars import Exemplars
 from engram.methods.method import Method
 from engram.probes import Probe, measure
+from engram.probes.probe import LEARNER_NEEDS
 from engram.records import EvaluationItems, Prediction, Rows, RunDirectory, read
 from engram.records.run_directory import new_part
 from engram.records.stage_result import StageResult
@@ -41,6 +44,11 @@ class _RecordedRun:
     @property
     def needs(self) -> set[str]:
         return {need for probe in self.probes.values() for need in probe.needs}
+
+    @property
+    def networks(self) -> bool:
+        """Whether a probe needs the learner."""
+        return bool(self.needs & set(LEARNER_NEEDS))
 
 
 class _RunRecords:
@@ -98,6 +106,30 @@ def reevaluate_runs(
     return len(past)
 
 
+def describe_unscored_runs(plans: Sequence[Plan], folder: RunDirectory) -> list[str]:
+    """Describe finished stages that lack the scores of tasks to come which their plans ask for."""
+    asked = {
+        plan.key: sorted(folder.finished(*plan.key))
+        for plan in plans
+        if plan.evaluate_unseen and plan.run.stream.labels == "single"
+    }
+    if not any(asked.values()):
+        return []
+    result = read(folder.path, recipes={recipe for recipe, _, _ in asked})
+    tasks = dict(zip(result.runs, result.tasks.tolist(), strict=True))
+    matrices = dict(zip(result.runs, result.full_matrix, strict=True))
+    lacking = sum(
+        any(np.isnan(matrices[run][k, k + 1]) for k in asked[run] if k + 1 < tasks[run])
+        for run in result.runs if run in asked
+    )  # fmt: skip
+    if not lacking:
+        return []
+    return [
+        f"tasks to come were not scored (evaluate_unseen) in {plural(lacking, 'finished run')}; "
+        "rerun=True (engram run --rerun) trains and scores anew"
+    ]
+
+
 def rebuild_probe_states(
     plan: Plan, probes: Mapping[str, Probe], stages: int, folder: RunDirectory, device: Any
 ) -> dict[str, Any]:
@@ -122,21 +154,26 @@ def _check(past: Sequence[_RecordedRun], records: _RunRecords) -> None:
                 else None
             )
             if lost:
-                said, keep, name = lost
+                said, keeps, name = lost
                 raise RecordError(
                     f"{plan.label}: {name} cannot be measured after the fact, {said} of stage "
                     f"{stage + 1} were not kept (seed {plan.run.seed}). Give rerun=True (--rerun) "
-                    f'to run it anew; keep="{keep}" (--keep {keep}) keeps what later probes need'
+                    f"to run it anew; {keeps} what later probes need"
                 )
 
 
 def _find_missing(one: _RecordedRun, kept: Prediction | None) -> tuple[str, str, str] | None:
-    """Return what a recorded stage lacks, which `keep` stores it, and the probe that needs it."""
+    """Return what a recorded stage lacks, what would keep it, and the probe that needs it."""
+    whole = EvaluationItems.of_stream(one.plan.run.stream)
     for probe in one.probes.values():
-        if probe.needs and (kept is None or kept.parameters is None):
-            return "the parameters", "parameters", probe.name
+        networks = bool(set(probe.needs) & set(LEARNER_NEEDS))
+        if networks and (kept is None or kept.parameters is None):
+            return "the parameters", 'keep="parameters" (--keep parameters) keeps', probe.name
         if kept is None or kept.scores is None:
-            return "the scores", "scores", probe.name
+            return "the scores", 'keep="scores" (--keep scores) keeps', probe.name
+        if "unseen" in probe.needs and not networks and len(kept.scored(whole)) < len(whole):
+            records = "evaluate_unseen=True (--evaluate-unseen) records"
+            return "the scores of tasks to come", records, probe.name
     return None
 
 
@@ -144,13 +181,13 @@ def _group_recorded_runs(
     past: Sequence[_RecordedRun], device: Any, together: Any
 ) -> list[list[_RecordedRun]]:
     """Group runs to measure together; with networks, those that train together."""
-    bare = [one for one in past if not one.needs]
+    bare = [one for one in past if not one.networks]
     found = [bare[i : i + MOST_RUNS_AT_ONCE] for i in range(0, len(bare), MOST_RUNS_AT_ONCE)]
-    rest = [one for one in past if one.needs]
+    rest = [one for one in past if one.networks]
     if rest:
         engine = Engine([one.plan.run for one in rest], device=device, together=together)
         for one in rest:
-            one.learner = engine.learner(one.plan.run)
+            one.learner = engine.learner(replace(one.plan.run, unseen="unseen" in one.needs))
             for probe in one.probes.values():
                 probe.check(one.learner)
         found += [[rest[place] for place in places] for places, _ in engine.parts()]
@@ -216,16 +253,30 @@ def _restore_results(
     results = []
     for one, own, seen in zip(part, kept, features, strict=True):
         assert own is not None  # ensured by `_check`
-        run, items = one.plan.run, EvaluationItems.of_stream(one.plan.run.stream)
+        run, whole = one.plan.run, EvaluationItems.of_stream(one.plan.run.stream)
+        items = whole if "unseen" in one.needs else whole.up_to(stage)
+        n = len(items)
         result = StageResult(
             stage=stage, stream=run.stream, method=run.method, seed=run.seed, items=items,
-            scores=own.full(), features=seen, trained=one.learner, states=one.states,
-            decided={head: own.predicted(items, head=head) for head in items.heads},
+            scores=_resize(own.full(), n), features=seen, trained=one.learner, states=one.states,
+            decided={h: _resize(own.predicted(whole, head=h), n) for h in items.heads},
             facts=records.facts(one.plan, stage),
         )  # fmt: skip
         set_plan(result, one.plan)
         results.append(result)
     return results
+
+
+def _resize(values: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
+    """Return n rows of recorded values [m, ...]; those of tasks that were not scored are no number.
+
+    Nothing is predicted for them: no label (-1), or no set of labels.
+    """
+    if len(values) >= n:
+        return values[:n]
+    fill = np.nan if values.dtype.kind == "f" else False if values.dtype == np.bool_ else -1
+    rest = np.full((n - len(values), *values.shape[1:]), fill, values.dtype)
+    return np.concatenate([values, rest])
 
 
 def _restore_learner(learner: RunLearner, kept: Prediction, stage: int) -> RunLearner:

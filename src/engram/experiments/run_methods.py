@@ -41,6 +41,7 @@ def run(
     deterministic: bool = False,
     checkpoint_every: float | str = "5m",
     keep: str = "scores",
+    evaluate_unseen: bool = False,
     average: str = "micro",
     label: str = "",
     callback: Callback | None = None,
@@ -79,6 +80,10 @@ def run(
     checkpoint_every
         With `out`: interval of checkpoints within a task, as ``"90s"``, ``"5m"``, or in seconds.
         If a process dies, what it did since its last checkpoint is repeated.
+    evaluate_unseen
+        Also score the tasks to come after every stage, which forward transfer needs. By default
+        only those learnt so far are scored, half the work; a run with `detectors` scores all, since
+        what is to come is novel. Not part of the experiment: it changes no other number.
     rerun
         Rerun what is finished in `out`. The previous records of these runs stay there, but no
         longer count.
@@ -119,7 +124,8 @@ def run(
             warnings.warn(words, stacklevel=3)
     rest = {
         "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
-        "label": label, "probes": probes, "detectors": detectors, "outside": outside,
+        "evaluate_unseen": evaluate_unseen, "label": label, "probes": probes,
+        "detectors": detectors, "outside": outside,
     }  # fmt: skip
     experiments = [Experiment.of({"method": one, **rest}) for one in _list_methods(method)]
     planner = Planner()

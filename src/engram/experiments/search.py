@@ -251,7 +251,8 @@ class _SearchLoop:
 # The subject of a search: an experiment in which some values vary.
 
 
-NOT_SEARCHED = ("seeds", "keep", "average", "label", "search")  # not hyper-parameters
+# not hyper-parameters
+NOT_SEARCHED = ("seeds", "keep", "evaluate_unseen", "average", "label", "search")
 NOT_IN_TRIALS = ("probes", "detectors", "outside")  # used with the chosen setting only
 FIRST_TASKS = 3
 
@@ -323,7 +324,7 @@ class SearchSubject:
             if not (trial and name in NOT_IN_TRIALS)
         }
         if trial:
-            made["keep"] = "counts"  # the choice needs no predictions
+            made |= {"keep": "counts", "evaluate_unseen": False}  # the choice needs neither
         for key, value in values.items():
             with name_option_in_errors(f"range of {key}"):
                 set_key_in_all([made], key, copy.deepcopy(value))
@@ -358,7 +359,7 @@ def make_subject(
     if isinstance(what, Stream):
         if "search" in (what.origin.options if what.origin else ()):
             raise bad("stream", "a whole stream, the search takes its first tasks", what.name)
-        named = ("method", "model", "seeds", "keep", "average", "label", *NOT_IN_TRIALS)
+        named = ("method", "model", *NOT_SEARCHED[:-1], *NOT_IN_TRIALS)
         content = {k: v for k, v in given.items() if k in named}
         rest = {k: v for k, v in given.items() if k not in named}
         return SearchSubject({**content, "training": rest}, what, **cut)

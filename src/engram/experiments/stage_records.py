@@ -31,9 +31,9 @@ def measure_results(results: Sequence[StageResult], plans: Sequence[Plan]) -> No
 
 
 def set_plan(result: StageResult, plan: Plan) -> None:
-    """Set the names under which a plan is recorded, and its outside set."""
+    """Set the names under which a plan is recorded, what is recorded, and its outside set."""
     result.recipe, result.label, result.order = plan.recipe, plan.label, plan.order
-    result.outside = plan.outside
+    result.outside, result.records_unseen = plan.outside, plan.evaluate_unseen
 
 
 def stored_arrays(results: Sequence[StageResult]) -> list[StoredArrays]:

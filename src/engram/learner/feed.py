@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,11 @@ from engram.data.image_copies import CopyTables
 from engram.distributed import Ranks
 from engram.errors import bad, unknown
 from engram.models.classifier import Encoder
-from engram.streams.stream import View
+from engram.streams.input_views import View, moves_pixels
 
 AUGMENTATIONS = ("flip", "crop", "resized_crop")
 CROP_PADDING = 4
+VIEWED_BYTES = 1 << 30  # of evaluated inputs under a view that a feed keeps
 # of a resized crop: share of the image, ratio of width to height
 CROP_AREA, CROP_RATIOS = (0.08, 1.0), (3 / 4, 4 / 3)
 
@@ -72,6 +74,9 @@ class Feed:
         shape = tuple(-1 if axis == data.channel_axis else 1 for axis in axes_of_sample)
         self._mean = torch.tensor(data.mean, device=device, dtype=dtype).reshape(shape)
         self._scale = 1 / torch.tensor(data.std, device=device, dtype=dtype).reshape(shape)
+        # by task, first row and number: the rows, and their inputs under the view
+        self._viewed: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
+        self._viewed_bytes = 0
 
     @property
     def on_device(self) -> bool:
@@ -96,12 +101,16 @@ class Feed:
         self._prefetch.announce(sources)
 
     def chunks(
-        self, rows: Tensor, stages: Tensor, parts: Sequence[slice]
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Iterate over the inputs of rows [n], part by part; those on disk are fetched ahead."""
+        self, rows: Tensor, stages: Tensor, parts: Sequence[Any]
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """Iterate over the inputs of rows, part by part; those on disk are fetched ahead.
+
+        `parts` index rows and stages of any shape.
+        """
         if self._prefetch is None:
             for part in parts:
-                yield part, self(rows[part].to(self.device), stages[part].to(self.device))
+                read = self if self.view is None else self._read_viewed
+                yield part, read(rows[part], stages[part])
             return
         rows = rows.cpu()
         for number, part in enumerate(parts):
@@ -124,11 +133,38 @@ class Feed:
 
         If all `ranks` ask for the same rows, each fetches a share of those that stay on disk.
         """
+        rows = rows if self._x is None else rows.to(self.device)
         x = self._read_images(rows.reshape(-1), ranks)
         if self.data.crop is not None:
             x = center_crop(x, self.data.crop)
         x = self._apply_view(x, stages)
         return x.reshape(*rows.shape, *x.shape[1:])
+
+    def _read_viewed(self, rows: Tensor, stages: Tensor) -> Tensor:
+        """Return inputs of evaluated rows under the view, which are made once per task.
+
+        They are kept as long as `VIEWED_BYTES` hold them all, as bytes where images are stored so
+        and the view only moves pixels.
+        """
+        if rows.ndim != 1 or not len(rows) or not bool((stages == stages[0]).all()):
+            return self(rows, stages)
+        place = int(stages[0]), int(rows[0]), len(rows)
+        known = self._viewed.get(place)
+        if known is not None and torch.equal(known[0], rows):
+            return self._scale_images(known[1]) if self._moves_pixels else known[1]
+        made = self._view_images(rows, stages) if self._moves_pixels else self(rows, stages)
+        size = made.numel() * made.element_size()
+        if known is None and self._viewed_bytes + size <= VIEWED_BYTES:
+            self._viewed[place] = rows.clone(), made
+            self._viewed_bytes += size
+        return self._scale_images(made) if self._moves_pixels else made
+
+    def _view_images(self, rows: Tensor, stages: Tensor) -> Tensor:
+        """Return stored images under a view that only moves pixels, before they are normalised."""
+        raw = self._stored_images(rows.to(self.device))
+        if self.data.crop is not None:
+            raw = center_crop(raw, self.data.crop)
+        return self._apply_view(raw, stages)
 
     def fetch_augmented(
         self, rows: Tensor, stages: Tensor | None, key: Tensor, ranks: Ranks | None = None
@@ -155,9 +191,7 @@ class Feed:
     def _read_images(self, flat: Tensor, ranks: Ranks | None = None) -> Tensor:
         """Return normalised inputs of rows [n] in their stored size."""
         if self._x is not None:
-            source = flat if self._copies is None else self._copies.source[flat]
-            raw = self._x.index_select(0, source).reshape(len(flat), *self._stored)
-            raw = raw.permute(self._back)
+            raw = self._stored_images(flat)
         else:
             assert self._prefetch is not None
             source = self.data.sources(flat.cpu())
@@ -166,6 +200,17 @@ class Feed:
             raw = raw if ranks is None else ranks.gather_rows(raw, where, len(source))
         if self._copies is not None:
             raw = self._copies.apply(raw, flat.to(self.device))
+        return self._scale_images(raw)
+
+    def _stored_images(self, flat: Tensor) -> Tensor:
+        """Return the images of rows [n] as they are stored, before copies are changed."""
+        assert self._x is not None
+        source = flat if self._copies is None else self._copies.source[flat]
+        raw = self._x.index_select(0, source).reshape(len(flat), *self._stored)
+        return raw.permute(self._back)
+
+    def _scale_images(self, raw: Tensor) -> Tensor:
+        """Convert stored images to the precision of the feed, and normalise them."""
         if raw.dtype != torch.uint8:
             x = raw.to(self.dtype)
         elif raw.is_cuda and self.dtype == torch.float32:
@@ -179,7 +224,17 @@ class Feed:
             return x
         if stages is None:
             raise bad("stages", "the task of each row, because the stream has a view", None)
-        return self.view(x, stages.reshape(-1))
+        return self.view(x, stages.reshape(-1).to(x.device))
+
+    @cached_property
+    def _moves_pixels(self) -> bool:
+        """Whether the view only moves pixels, so that it may act before images are normalised."""
+        data = self.data
+        alike = not data.mean or (len(data.sample_shape) == 3 and data.channel_axis == 0)
+        return alike and data.copies is None and moves_pixels(self.view)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_viewed": {}, "_viewed_bytes": 0}
 
     def _crop_to_same_size(self, flat: Tensor, key: Tensor, size: int) -> Tensor:
         """Apply random crops of the size of the images: padded and shifted, or stretched."""

@@ -69,6 +69,7 @@ class RunLearner:
         self.guard: MethodView | None = None  # created when a task is entered
         self.resume_point: Any = None  # set by the engine: where an interrupted task continues
         self.before: Any = []  # set by the engine: losses of a prologue, until the first task
+        self.scores_unseen = False  # set by the engine: whether tasks to come are scored, too
         self.diverged = -1  # stage in which the run diverged, see engram.engine.evaluation
         self.units: dict[str, float] = {}  # size of each loss term at its first occurrence
         self._average: Callable[..., Tensor] | None = None  # set by the engine for mapped passes

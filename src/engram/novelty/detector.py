@@ -59,7 +59,7 @@ class Detector(Probe):
     'norm'
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("networks",)
+    needs: ClassVar[tuple[str, ...]] = ("networks", "unseen")
     fits: ClassVar[bool] = False
     by_head: ClassVar[bool] = True
     mapped: ClassVar[bool] = True

@@ -35,7 +35,7 @@ class Features(Probe):
     engram.errors.BadArgument: items: expected a whole number of at least 0, got -1
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("networks",)
+    needs: ClassVar[tuple[str, ...]] = ("networks", "unseen")
 
     items: int = 500
 

@@ -12,6 +12,7 @@ from engram.learner.tensor_tree import stack, tree_shapes
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records.long_table import Rows
+from engram.records.scored_items import EvaluationItems
 from engram.records.stage_result import StageResult
 from engram.records.stage_rows import stacking_key as form_of
 from engram.streams.stream_warnings import count_repeated_test_rows
@@ -47,21 +48,25 @@ def measure(
 
 def _items_key(one: StageResult) -> Any:
     """Return the key that runs must share for their test items to be stacked."""
-    items = one.items
-    return one.stage, len(items), items.targets.shape, items.tasks, items.width, items.multilabel
+    items, learnt = one.items, len(one.items.up_to(one.stage))
+    return (
+        one.stage, learnt, items.targets.shape, items.tasks, items.width, items.multilabel,
+    )  # fmt: skip
 
 
 def _rows_key(one: StageResult) -> Any:
     """Return the key of runs whose rows have the same places; None for runs counted alone."""
-    items = form_of(one.items, one.stage)
+    items = form_of(one.recorded.items, one.stage)
     if items is None or one.diverged:
         return None
+    # rows of the first stage also count the items of tasks that were not scored
+    whole = None if one.stage else form_of(EvaluationItems.of_stream(one.stream), one.stage)
     losses = tuple((step, *terms) for step, terms in one.losses)
     curve = tuple(step for step, _ in one.curve)
     held = one.trained is not None and len(one.trained.exemplars) > 0
     twice = one.stage == 0 and count_repeated_test_rows(one.stream) > 0
     scored = one.stream.held_out if one.held is not None else ""
-    return one.stage, items, held, losses, curve, twice, tuple(one.facts), scored
+    return one.stage, items, whole, held, losses, curve, twice, tuple(one.facts), scored
 
 
 def _measure_in_halves(
@@ -82,14 +87,16 @@ def _measure_in_halves(
 def _measure_together(
     results: Sequence[StageResult], standard: Sequence[Probe], probes: Mapping[str, Probe]
 ) -> None:
-    view = StageView(results)
+    whole, learnt = StageView(results), StageView([one.learnt for one in results])
+    view = StageView([one.recorded for one in results])
     rows, asked = view.rows(), dict[str, StageView]()
     for probe in standard:
         asked[probe.name] = view.for_probe(probe.needs, None)
         rows.extend(_ask_probe(probe, asked[probe.name]))
     for key, probe in probes.items():
         before = [one.states.get(key, {}) for one in results]
-        asked[key] = view.for_probe(probe.needs, stack(before))
+        declared = whole if "unseen" in probe.needs else learnt
+        asked[key] = declared.for_probe(probe.needs, stack(before))
         rows.extend(_ask_probe(probe, asked[key]), prefix=f"{probe.name}/")
     parts = rows.by_run(
         recipe=[one.recipe for one in results], label=[one.label for one in results],

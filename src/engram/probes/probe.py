@@ -14,7 +14,8 @@ from engram.records.long_table import Rows
 if TYPE_CHECKING:
     from engram.probes.stage_view import StageView
 
-NEEDS = ("features", "networks")
+LEARNER_NEEDS = ("features", "networks")  # what takes the learner, or parameters that were kept
+NEEDS = (*LEARNER_NEEDS, "unseen")
 RESERVED_NAMES = ("loss",)  # prefixes of metrics that no probe may take
 
 
@@ -31,7 +32,8 @@ class Probe:
     needs
         ``features`` of the test items, or ``networks`` (to map over, with batches to fit on).
         Without either, a probe receives scores only, and finished runs are measured from their
-        recorded predictions; with one of them, from kept parameters.
+        recorded predictions; with one of them, from kept parameters. ``unseen``: the test items of
+        tasks to come as well as of those learnt.
 
     Examples
     --------

@@ -19,6 +19,7 @@ from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import leaves, pick, stack, tree_map
 from engram.methods.method import Method
 from engram.models.forward_pass import Output
+from engram.probes.probe import LEARNER_NEEDS
 from engram.records.long_table import Rows
 from engram.records.predictions import as_float32_scores, from_float16, to_float16
 from engram.records.scored_items import EvaluationItems
@@ -30,7 +31,8 @@ from engram.streams.stream import Stream
 class StageView:
     """View of R runs after a stage; the first axis of every tensor is the run.
 
-    Test items (n of each run) are in the order of their tasks, classes (C columns) in order of
+    Test items (n of each run) are those of the tasks learnt so far, or of all tasks for a probe
+    that needs ``unseen``, in the order of their tasks; classes (C columns) in order of
     introduction. A probe fits on `batches`, which the learner's guard
     admits; `targets`, the labels of test items, are for measuring only.
     """
@@ -109,7 +111,7 @@ class StageView:
 
     @property
     def items(self) -> list[EvaluationItems]:
-        """The recorded test items of each run."""
+        """The scored test items of each run."""
         return [one.items for one in self.members]
 
     @property
@@ -203,7 +205,7 @@ class StageView:
     @property
     def learners(self) -> list[RunLearner]:
         """The learners of the runs; needs ``networks`` or ``features``."""
-        if not self.needs:
+        if not set(self.needs) & set(LEARNER_NEEDS):
             raise _undeclared_error("view.map and view.batches", "networks")
         return [one.trained for one in self.members if one.trained is not None]
 

@@ -16,6 +16,7 @@ from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records.long_table import Rows
 from engram.records.prediction_scoring import decide_predictions, figure_of, task_figure
+from engram.records.scored_items import EvaluationItems
 from engram.records.stage_rows import add_stage
 from engram.streams.stream_warnings import count_repeated_test_rows
 
@@ -30,7 +31,8 @@ class Accuracy(Probe):
         rows = view.rows()
         if not view.members[0].diverged:
             scores = [one.scores for one in view.members]
-            add_stage(rows, scores, view.items, stage=view.stage, average=self.average)
+            whole = [EvaluationItems.of_stream(one) for one in view.streams]
+            add_stage(rows, scores, view.items, stage=view.stage, average=self.average, whole=whole)
         return rows
 
 
@@ -97,23 +99,23 @@ class Curve(Probe):
     average: str = "micro"
 
     def after_stage(self, view: StageView) -> Rows:
-        rows = view.rows()
+        rows, first = view.rows(), view.items[0]
+        task = np.arange(first.scored_tasks(view.stage))
         for number, (step, _) in enumerate(view.members[0].curve):
-            for head in view.items[0].heads:
+            for head in first.heads:
                 values = [self._value(view, r, number, head) for r in range(len(view))]
-                figure, task = figure_of(view.items[0]), np.arange(len(values[0]))
-                rows.add(figure, np.stack(values), step=step, task=task, head=head)
+                scored = np.stack(values)[:, task]
+                rows.add(figure_of(first), scored, step=step, task=task, head=head)
         return rows
 
     def _value(self, view: StageView, run: int, number: int, head: str) -> np.ndarray:
         one = view.members[run]
-        predicted = decide_predictions(one.curve[number][1], one.items, stage=view.stage, head=head)
+        scores = one.curve[number][1]
+        # before an interruption another version may have scored the tasks to come, too
+        items = EvaluationItems.of_stream(one.stream).first(min(len(scores), len(one.items)))
+        predicted = decide_predictions(scores[: len(items)], items, stage=view.stage, head=head)
         return task_figure(
-            predicted,
-            one.items,
-            stage=view.stage,
-            figure=figure_of(one.items),
-            average=self.average,
+            predicted, items, stage=view.stage, figure=figure_of(items), average=self.average
         )
 
 

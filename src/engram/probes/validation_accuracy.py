@@ -12,11 +12,10 @@ from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records import head_views, prediction_scoring
 from engram.records.long_table import Rows
-from engram.records.predictions import as_float32_scores
 from engram.records.run_metrics import HELD_OUT
 from engram.records.scored_items import EvaluationItems
 from engram.records.stage_result import StageResult
-from engram.records.stage_rows import make_counts
+from engram.records.stage_rows import make_counts, stack_scores
 from engram.records.stage_rows import stacking_key as form_of
 
 
@@ -43,7 +42,8 @@ class HeldOut(Probe):
     def _values(self, members: Sequence[StageResult]) -> np.ndarray:
         """Compute the scores of all tasks so far and of each, [R, T + 1], grouping similar runs."""
         stage = members[0].stage
-        items = [EvaluationItems.of_stream(one.stream, one.stream.held_out) for one in members]
+        every = [EvaluationItems.of_stream(one.stream, one.stream.held_out) for one in members]
+        items = [own.up_to(stage) for own in every]
         alike: dict[Any, list[int]] = {}
         for place, (one, own) in enumerate(zip(members, items, strict=True)):
             form = form_of(own, stage)
@@ -59,8 +59,9 @@ class HeldOut(Probe):
     ) -> np.ndarray:
         stage, first = members[0].stage, items[0]
         counts, figure = make_counts(items, stage), prediction_scoring.figure_of(first)
-        every = np.stack([as_float32_scores(one.held) for one in members])
-        predicted = counts.decide(every, members[0].stream.head)
+        predicted = counts.decide(
+            stack_scores([one.held for one in members]), members[0].stream.head
+        )
         if self.average == "macro" and figure == "accuracy":
             each = head_views.macro_average(counts.class_accuracy(predicted))
         else:

@@ -72,7 +72,7 @@ def _load_predictions(result: Result, recipe: str) -> Iterator[KeptPrediction]:
         items, stage = result.items(run.recipe, run.order), tasks[run] - 1
         kept = result.predictions.get(*run, stage)
         if items is not None and kept is not None and not items.multilabel:
-            yield stage, items, kept
+            yield stage, kept.scored(items), kept
 
 
 def _count_answers(

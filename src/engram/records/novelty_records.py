@@ -112,7 +112,8 @@ def _load_right(
         what = f"predictions of stage {stage + 1} were not kept (keep='labels')"
         raise RecordError(f"{_name_run(run)}: {what}")
     predicted = kept.predicted(items, head=head)
-    found: npt.NDArray[np.bool_] = predicted == items.targets[:, 0]
+    found = np.zeros(len(items), np.bool_)  # items of tasks that were not scored are not right
+    found[: len(predicted)] = predicted == items.targets[: len(predicted), 0]
     return found
 
 

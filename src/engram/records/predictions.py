@@ -256,6 +256,11 @@ class Prediction:
             exemplars=None if exemplars is None else _array(exemplars), **kept,
         )  # fmt: skip
 
+    def scored(self, items: EvaluationItems) -> EvaluationItems:
+        """Return those of a stream's test items that were scored: the first ones, or all."""
+        kept = next((one for one in (self.scores, self.single, self.multi) if one is not None), ())
+        return items.first(len(kept))
+
     def full(self) -> npt.NDArray[Any]:
         """Return the scores [n, C], rounded as they were stored."""
         if self.scores is None:
@@ -265,7 +270,8 @@ class Prediction:
     def predicted(
         self, items: EvaluationItems, *, head: str, threshold: float = 0.0
     ) -> npt.NDArray[Any]:
-        """Return predicted columns [n], or label sets [n, C] for multi-label items."""
+        """Return predicted columns [n], or label sets [n, C], of the `scored` items."""
+        items = self.scored(items)
         check_choice("head", head, HEADS)
         if head not in items.heads:
             head_views.open_columns(items, stage=self.key.stage, head=head)  # raises

@@ -71,7 +71,7 @@ def _from_predictions(
     for stage, one in zip(stages, kept, strict=True):
         if one is None:
             continue
-        found, counts = Rows(runs=1), make_counts([items], stage)
+        found, counts = Rows(runs=1), make_counts([one.scored(items)], stage)
         for head in items.heads:
             predicted = one.predicted(items, head=head, threshold=threshold)[None]
             add_predicted(
@@ -129,7 +129,7 @@ def find_prediction(
     items, kept = result.items(run.recipe, run.order), result.predictions.get(*run, k)
     if items is None or kept is None:
         raise RecordError(f"{run}: no predictions of stage {k} were kept")
-    return k, items, kept
+    return k, kept.scored(items), kept
 
 
 def find_final_prediction(

@@ -352,7 +352,8 @@ def group_accuracy(result: Result, *, by: str, stage: int | None) -> pd.DataFram
         met = items.task <= k
         right = np.asarray(head_views.mark_hits(kept.predicted(items, head=head), items).any(-1))
         groups = items_by_group(items, by)
-        names |= dict.fromkeys(groups)
+        whole = result.items(run.recipe, run.order) or items
+        names |= dict.fromkeys(items_by_group(whole, by))  # of tasks to come, too
         lines.append({
             name: float(right[mine & met].mean()) for name, mine in groups.items()
             if (mine & met).any()

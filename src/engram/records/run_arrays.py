@@ -148,7 +148,10 @@ def run_figures(frame: pd.DataFrame, arranged: RunArrangement) -> list[str]:
 def score_cube(
     frame: pd.DataFrame, arranged: RunArrangement, figures: list[str], heads: list[str]
 ) -> Floats:
-    """Collect the values of each run's figure, [run, stage, task], NaN where there is none."""
+    """Collect the values of each run's figure, [run, stage, task], NaN where there is none.
+
+    There is none for tasks to come, unless the run scored them.
+    """
     wanted = np.zeros(len(frame), np.bool_)
     for name in set(figures):
         mine = np.array([figure == name for figure in figures], np.bool_)
@@ -157,7 +160,7 @@ def score_cube(
     run = arranged.run[wanted]
     stage = frame["stage"].to_numpy()[wanted].astype(np.int64)
     task = frame["task"].to_numpy()[wanted].astype(np.int64)
-    size = 1 + max(stage.max(initial=-1), task.max(initial=-1))
+    size = max(stage.max(initial=-1) + 1, task_counts(frame, arranged).max(initial=0))
     _refuse_sparse(arranged, run, stage, task)
     values = np.full((len(arranged.runs), size, size), np.nan)
     values[run, stage, task] = frame["value"].to_numpy()[wanted]
@@ -185,8 +188,8 @@ def below_diagonal(matrix: Floats) -> Floats:
 
 
 def task_counts(frame: pd.DataFrame, arranged: RunArrangement) -> Ints:
-    """Count the tasks of each run's stream from its rows per task, [run]."""
-    wanted = score_rows(frame)
+    """Count the tasks of each run's stream from its scores and counts of test items, [run]."""
+    wanted = score_rows(frame) | end_of_stage_rows(frame, "class_count")
     counts = np.zeros(len(arranged.runs), np.int64)
     task = frame["task"].to_numpy()[wanted].astype(np.int64)
     np.maximum.at(counts, arranged.run[wanted], task + 1)

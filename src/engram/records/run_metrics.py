@@ -58,10 +58,11 @@ def compute_metric(result: Result, name: str, *, stage: int | None, **options: A
             ),
         )
     function = metrics.learning_accuracy if name in learning else getattr(metrics, name)
-    # These use accuracies on tasks before they are learnt; pyCLAD's does so if there are any.
+    # These use accuracies on tasks before they are learnt.
     ahead = name == "forward_transfer" or options.get("definition") == "first"
-    full = ahead or options.get("definition") == "pyclad"
+    full = ahead or options.get("definition") in READ_AHEAD
     matrix = result.full_matrix if full else result.matrix
+    lacking = np.zeros(len(result.runs), np.bool_)  # runs that did not score tasks to come
     values = np.full(len(result.runs), np.nan)
     meant = _select_runs(result, name, ahead)
     unseen = meets_new_classes(result) if name == "forward_transfer" else None
@@ -76,11 +77,51 @@ def compute_metric(result: Result, name: str, *, stage: int | None, **options: A
         reached = ~np.isnan(matrix[rows, : k + 1, : k + 1].diagonal(axis1=1, axis2=2)).any(axis=1)
         if unseen is not None:  # 0 by construction before the task is learnt, so not a measurement
             reached &= ~unseen[rows, : k + 1].any(axis=1)
+        if full:
+            known = ~lacks_tasks_to_come(matrix[rows], k, name) | _has_label_sets(result)[rows]
+            lacking[np.flatnonzero(rows)[reached & ~known]] = True
+            reached &= known
         if reached.any():
             part = matrix[rows, :tasks, :tasks]
             filled = _call_metric(function, part[reached], k, local, reached)
             values[np.flatnonzero(rows)[reached]] = filled
+    if lacking.any() and np.isnan(values).all():
+        what = "definition" if name == "forgetting" else "metric"
+        raise bad(what, UNSEEN_NOT_SCORED, options.get("definition", name))
     return values
+
+
+READ_AHEAD = ("first", "pyclad")  # forgetting from accuracies of tasks before they are learnt
+UNSEEN_NOT_SCORED = (
+    "one that reads only accuracies of learnt tasks, as these runs recorded. To score tasks to "
+    "come as well: evaluate_unseen=True (engram run --evaluate-unseen), for finished runs with "
+    "rerun=True (--rerun)"
+)
+
+
+def lacks_tasks_to_come(matrix: Floats, k: int, name: str = "forgetting") -> npt.NDArray[np.bool_]:
+    """Mark matrices [run, stage, task] without the accuracies that a metric reads of tasks to come.
+
+    Forward transfer reads those right above the diagonal, forgetting all before stage `k`.
+
+    Examples
+    --------
+    >>> gap = np.nan
+    >>> matrix = np.array([[[0.9, 0.6, gap], [0.8, 0.9, gap], [0.8, 0.8, 0.9]]])
+    >>> lacks_tasks_to_come(matrix, 2), lacks_tasks_to_come(matrix, 2, "forward_transfer")
+    (array([False]), array([ True]))
+    """
+    if name == "forward_transfer":
+        read = np.eye(k + 1, k=1, dtype=np.bool_)
+    else:
+        read = np.triu(np.ones((k + 1, k + 1), np.bool_), 1)
+        read[:, k] = False
+    return np.asarray((np.isnan(matrix[:, : k + 1, : k + 1]) & read).any(axis=(1, 2)))
+
+
+def _has_label_sets(result: Result) -> npt.NDArray[np.bool_]:
+    """Mark runs with label sets, which have no scores of tasks to come, [run]."""
+    return np.array([figure != FIGURES[0] for figure in result.figures], np.bool_)
 
 
 def _select_runs(result: Result, name: str, ahead: bool) -> Any:

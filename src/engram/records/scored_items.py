@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,43 @@ class EvaluationItems:
         once = np.zeros(len(self), np.bool_)
         once[places[first]] = True
         return once
+
+    def first(self, count: int) -> EvaluationItems:
+        """Return the first `count` items, or all if there are no more; cached.
+
+        Where only learnt tasks were scored, scores belong to the first items.
+        """
+        if count >= len(self):
+            return self
+        known: dict[int, EvaluationItems] = self.__dict__.setdefault("_first", {})
+        if count not in known:
+            known[count] = replace(
+                self, rows=self.rows[:count], task=self.task[:count], targets=self.targets[:count],
+                attributes={key: values[:count] for key, values in self.attributes.items()},
+            )  # fmt: skip
+        return known[count]
+
+    def up_to(self, stage: int) -> EvaluationItems:
+        """Return the items of the tasks up to `stage`; items must be in the order of their tasks.
+
+        Examples
+        --------
+        >>> items = EvaluationItems(
+        ...     rows=[4, 5, 6],
+        ...     task=[0, 0, 1],
+        ...     targets=[0, 0, 1],
+        ...     opening=[0, 1],
+        ...     visible=[[1, 0], [0, 1]],
+        ...     classes=[7, 3],
+        ... )
+        >>> items.up_to(0)
+        EvaluationItems(2 test items, 2 tasks, 2 classes)
+        """
+        return self.first(int(np.searchsorted(self.task, stage, side="right")))
+
+    def scored_tasks(self, stage: int) -> int:
+        """Number of tasks with items, counted from the first, and at least the learnt ones."""
+        return 1 + max(stage, int(self.task.max(initial=-1)))
 
     @classmethod
     def of_stream(cls, stream: Any, kind: str = "test") -> EvaluationItems:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class StageResult:
     stage, stream, method, seed
         The stage, and the run it belongs to.
     items
-        The test items, to which rows of `scores` belong.
+        The test items that were scored: those of the tasks learnt so far, or of all tasks.
     scores
         [n, C] scores of the test items in float32; columns are classes in order of introduction.
     features
@@ -63,6 +63,8 @@ class StageResult:
         Seconds, steps and bytes, by the names of their metrics.
     decided
         Recorded predictions by head view, which take the place of those from `scores`.
+    records_unseen
+        Whether scores of tasks to come are recorded; they may also be there for a probe only.
     outside
         The outside set, if probes use one.
     states
@@ -92,6 +94,7 @@ class StageResult:
     order: str = ""
     facts: Mapping[str, float] = field(default_factory=dict)
     decided: Mapping[str, npt.NDArray[Any]] | None = None
+    records_unseen: bool = False
     outside: OODData | None = None
     states: Mapping[str, Any] = field(default_factory=dict)
     rows: Rows = field(default_factory=Rows)
@@ -119,6 +122,24 @@ class StageResult:
     def is_last(self) -> bool:
         """Whether the run has ended: this is the last stage, or it diverged."""
         return self.stage == len(self.stream) - 1 or self.diverged
+
+    @property
+    def learnt(self) -> StageResult:
+        """The result without scores of tasks to come."""
+        items = self.items.up_to(self.stage)
+        n = len(items)
+        if n == len(self.items):
+            return self
+        return replace(
+            self, items=items, scores=self.scores[:n],
+            features=None if self.features is None else self.features[:n],
+            decided=None if self.decided is None else {k: v[:n] for k, v in self.decided.items()},
+        )  # fmt: skip
+
+    @property
+    def recorded(self) -> StageResult:
+        """The result with the scores that are recorded."""
+        return self if self.records_unseen else self.learnt
 
     def predict(self, head: str) -> npt.NDArray[Any]:
         """Return predicted columns [n], or label sets [n, C], of the test items in a head view."""

@@ -52,7 +52,7 @@ def stacking_key(items: EvaluationItems, stage: int) -> Any:
         return None
     cells = np.count_nonzero(np.bincount(items.task * items.width + items.targets[:, 0]))
     opened = int((items.opening <= stage).sum())
-    return len(items), items.tasks, items.width, int(cells), opened
+    return items.scored_tasks(stage), items.tasks, items.width, int(cells), opened
 
 
 def add_stage(
@@ -62,6 +62,7 @@ def add_stage(
     *,
     stage: int,
     average: str,
+    whole: Sequence[EvaluationItems] | None = None,
 ) -> None:
     """Add accuracy, class_accuracy, class_count and predicted rows of every head view.
 
@@ -73,18 +74,32 @@ def add_stage(
     Parameters
     ----------
     scores, items
-        [n, C] of each run; all items must have the same `stacking_key`. Scores are compared in full
+        [n, C] of each run; all items must have the same `stacking_key`, n may differ. `items` are
+        those that were scored, `whole` those of all tasks. Scores are compared in full
         precision, before they are rounded for storage; stored predictions reproduce every
         number.
     """
     counts = make_counts(items, stage)
-    every = np.stack([as_float32_scores(one) for one in scores])  # [R, n, C]
+    every = stack_scores(scores)  # [R, n, C]
     for head in items[0].heads:
         predicted = counts.decide(every, head)
         add_predicted(rows, predicted, counts, stage=stage, head=head, average=average)
-    if stage == 0:
+    if stage == 0:  # of all tasks, from which readers also know how many there are
+        counts = counts if whole is None else make_counts(whole, stage)
         cells, place = counts.cells
         rows.add("class_count", counts.number[cells], **place)
+
+
+def stack_scores(scores: Sequence[Any]) -> npt.NDArray[np.float32]:
+    """Stack scores [n, C] of R runs, [R, most, C]; runs with fewer items are padded with 0."""
+    every = [as_float32_scores(one) for one in scores]
+    most = max(map(len, every))
+    if all(len(one) == most for one in every):
+        return np.stack(every)
+    padded = np.zeros((len(every), most, every[0].shape[1]), np.float32)
+    for own, one in zip(padded, every, strict=True):
+        own[: len(one)] = one
+    return padded
 
 
 def add_predicted(
@@ -113,7 +128,8 @@ def add_predicted(
         for name in head_views.SET_SCORES:
             rows.add(name, counts.overall(predicted, name), head=head)
     cells, place = counts.cells
-    rows.add(figure, value, task=np.arange(first.tasks), head=head)
+    scored = np.arange(first.scored_tasks(stage))
+    rows.add(figure, value[:, scored], task=scored, head=head)
     flat = by_class.reshape(len(by_class), -1)
     rows.add("class_accuracy", flat[cells], head=head, **place)
     # In the multi view a column of a later task cannot be predicted for a seen task's item.
@@ -224,11 +240,13 @@ class _CountsOfRuns(_CountsBase):
     def __init__(self, items: Sequence[EvaluationItems], stage: int) -> None:
         super().__init__(items, stage)
         self.runs, self.tasks, self.width = len(items), items[0].tasks, items[0].width
-        self.task = np.stack([one.task for one in items])  # [R, n]
-        self.target = np.stack([one.targets[:, 0] for one in items])  # [R, n]
+        # [R, n]; runs in other orders of tasks may have fewer items, and are padded
+        self.real = np.arange(max(map(len, items))) < np.array([[len(one)] for one in items])
+        self.task, self.target = np.zeros((2, *self.real.shape), np.int64)
+        self.task[self.real] = np.concatenate([one.task for one in items])
+        self.target[self.real] = np.concatenate([one.targets[:, 0] for one in items])
         self._cell = self.task * self.width + self.target  # [R, n] of the flat class table
-        everything = np.ones(self.task.shape, np.bool_)
-        self.number = self._count(self._cell, everything, self.tasks * self.width)
+        self.number = self._count(self._cell, self.real, self.tasks * self.width)
 
     def _count(self, place: npt.NDArray[Any], which: Bools, size: int) -> Ints:
         """Count how often each cell [R, n] occurs among the chosen items of each run, [R, size]."""
@@ -246,7 +264,8 @@ class _CountsOfRuns(_CountsBase):
         return head_views.best_open_columns(scores, mask)
 
     def class_accuracy(self, predicted: npt.NDArray[Any]) -> head_views.Floats:
-        right = self._count(self._cell, predicted == self.target, self.tasks * self.width)
+        hit = (predicted == self.target) & self.real
+        right = self._count(self._cell, hit, self.tasks * self.width)
         return head_views.divide_counts(right, self.number).reshape(
             self.runs, self.tasks, self.width
         )
@@ -257,11 +276,9 @@ class _CountsOfRuns(_CountsBase):
                 predicted[0], self.items[0], stage=self.stage, figure=figure
             )
             return one[None]  # unreachable: single labels have no other figure
-        everything = np.ones(self.task.shape, np.bool_)
-        size = self._count(self.task, everything, self.tasks)
-        return head_views.divide_counts(
-            self._count(self.task, predicted == self.target, self.tasks), size
-        )
+        hit = (predicted == self.target) & self.real
+        size = self._count(self.task, self.real, self.tasks)
+        return head_views.divide_counts(self._count(self.task, hit, self.tasks), size)
 
     def overall(self, predicted: npt.NDArray[Any], score: str) -> head_views.Floats:
         found = head_views.overall_set_score(
@@ -270,6 +287,6 @@ class _CountsOfRuns(_CountsBase):
         return np.asarray(found)
 
     def predicted_share(self, predicted: npt.NDArray[Any]) -> head_views.Floats:
-        seen = self.task <= self.stage
+        seen = (self.task <= self.stage) & self.real
         size = np.maximum(seen.sum(1), 1)[:, None]
         return np.asarray(self._count(predicted, seen, self.width) / size)

@@ -23,7 +23,7 @@ from engram.records.head_views import FIGURES, SET_SCORES
 from engram.records.novelty_records import Familiarity, FeatureSample
 from engram.records.prediction_scoring import SCORE_WORDS
 from engram.records.probe_arrays import GeneratedPictures
-from engram.records.run_metrics import pair_by_seed
+from engram.records.run_metrics import lacks_tasks_to_come, pair_by_seed
 from engram.report.recipe_facts import is_reference, stream_name, trains_on_past
 from engram.report.report_inputs import ReportInput
 
@@ -323,13 +323,18 @@ def _run_rows(
     runs = rows.assign(code=code).drop_duplicates("code").sort_values("code")[[*keys, "metric"]]
     texts = dict.fromkeys(("name", "order", "head", "recipe", "metric"), str)
     runs = runs.reset_index(drop=True).astype(texts).rename(columns={"metric": "figure"})
-    size = int(max(rows["stage"].max(), rows["task"].max())) + 1 if len(rows) else 1
+    # tasks to come may have no scores yet, but their test items were counted
+    counted = frame[(frame["metric"] == "class_count") & (frame["task"] >= 0)]
+    known = counted.groupby("name", observed=True)["task"].max() + 1
+    reach = [int(column.max()) + 1 for column in (rows["stage"], rows["task"]) if len(column)]
+    size = max([1, *reach, *known.tolist()])
     arrays = np.full((len(runs), size, size), np.nan)
     arrays[code, rows["stage"].to_numpy(), rows["task"].to_numpy()] = rows["value"].to_numpy()
     by_code = rows.groupby(code)
     runs["stages"] = by_code["stage"].max().to_numpy() + 1 if len(rows) else 0
     tasks = by_code["task"].max() + 1 if len(rows) else pd.Series(dtype=int)
-    runs["tasks"] = tasks.to_numpy()
+    told = runs["name"].map(known.to_dict()).fillna(0).to_numpy(int)
+    runs["tasks"] = np.maximum(tasks.to_numpy(), told)
     runs["tasks"] = runs.groupby(["name", "head"])["tasks"].transform("max")
     runs["diverged"] = _diverged_runs(frame, runs)
     runs["finished"] = (runs["stages"] >= runs["tasks"]) & ~runs["diverged"]
@@ -366,6 +371,9 @@ def _add_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd.
         for definition in DEFINITIONS:
             seen = matrix if definition == "pyclad" else lower  # uses accuracies before learning
             values = metrics.forgetting(seen, definition=definition)
+            if definition == "pyclad":  # sets of labels have no scores of tasks to come
+                absent = lacks_tasks_to_come(seen, tasks - 1) & rows["figure"].eq(FIGURES[0])
+                values = np.where(absent, np.nan, values)
             runs.loc[where, f"forgetting/{definition}"] = values
         runs.loc[where, "intransigence"] = _intransigence(rows, lower, inputs)
     runs["distance"] = np.hypot(runs["forgetting/max"], runs["intransigence"])

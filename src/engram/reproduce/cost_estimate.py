@@ -76,9 +76,13 @@ def _count_epoch_rows(run: Run, stage: int) -> int:
 def _count_scored_rows(run: Run) -> int:
     """Count the rows that a run evaluates after stages and epochs."""
     stream, kind = run.stream, run.stream.held_out
-    held = sum(len(getattr(task, kind)) for task in stream) if kind else 0
-    after = len(stream) * (sum(len(task.test) for task in stream) + held)
-    return after + sum(_count_validated_rows(run, stage) for stage in range(len(stream)))
+    tests = [len(task.test) for task in stream]
+    held = [len(getattr(task, kind)) if kind else 0 for task in stream]
+    return sum(
+        sum(tests if run.unseen else tests[: stage + 1]) + sum(held[: stage + 1])
+        + _count_validated_rows(run, stage)
+        for stage in range(len(stream))
+    )  # fmt: skip
 
 
 def _count_validated_rows(run: Run, stage: int) -> int:

@@ -144,6 +144,17 @@ def find_base_view(view: View, tasks: int) -> tuple[View, tuple[int, ...]]:
     return view, tuple(range(tasks))
 
 
+def moves_pixels(view: View | None) -> bool:
+    """Whether a view only moves the pixels of an image, alike in all channels.
+
+    Examples
+    --------
+    >>> moves_pixels(Permuted(tasks=2, pixels=4)), moves_pixels(Rotated(angles=(0, 90)))
+    (True, False)
+    """
+    return isinstance(view.view if isinstance(view, Restaged) else view, Permuted)
+
+
 def restage(view: View | None, stages: Sequence[int], tasks: int) -> View | None:
     """Return the view of a stream whose task k is task ``stages[k]`` of one of `tasks` tasks."""
     if view is None:

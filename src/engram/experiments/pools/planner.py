@@ -175,7 +175,8 @@ def estimate_work(run: Run, parameters: int) -> float:
             rows += 3.0 * (
                 steps * (batch or len(task.train)) if steps else passes * len(task.train)
             )
-        rows += sum(len(one.test) for one in run.stream.tasks)
+        scored = run.stream.tasks if run.unseen else run.stream.tasks[: stage + 1]
+        rows += sum(len(one.test) for one in scored)
     return rows * parameters
 
 
