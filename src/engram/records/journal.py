@@ -21,6 +21,7 @@ from engram.io import DiskError, TensorFile, list_names, read_bytes, sync
 
 RESULTS_PREFIX = "results-"
 JOURNAL_SUFFIX = ".tar"
+SETTLED = 100_000_000  # ns after which a time stamp surely shows the last change
 _BLOCK = tarfile.BLOCKSIZE
 _NOTHING = bytes(_BLOCK)
 
@@ -189,7 +190,10 @@ def read_journal(path: Path) -> JournalContents:
     """
     try:
         found = os.stat(path)
-        return _read_journal(path, found.st_size, found.st_mtime_ns)
+        stamp = found.st_mtime_ns
+        settled = time.time_ns() - stamp > SETTLED
+        read = _read_journal if settled else _read_journal.__wrapped__
+        return read(path, found.st_size, stamp)
     except OSError as problem:
         raise RecordError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
 

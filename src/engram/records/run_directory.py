@@ -40,6 +40,7 @@ from engram.io import (
 from engram.records.journal import (
     JOURNAL_SUFFIX,
     RESULTS_PREFIX,
+    SETTLED,
     Journal,
     RecordFile,
     list_records,
@@ -317,7 +318,8 @@ class RunDirectory:
 
     def recipes(self) -> list[str]:
         """Return the ids of the recipes in the directory: first those listed, in that order."""
-        names = list_names(self.path / "recipes", "", ".yaml")
+        shelf = self.path / "recipes"
+        names = list_names(shelf, "", ".yaml") if shelf.is_dir() else ()
         found = dict.fromkeys(name.removesuffix(".yaml") for name in names if name[0] != ".")
         return list(dict.fromkeys([*(one for one in self.listed() if one in found), *found]))
 
@@ -392,7 +394,6 @@ def order_name(order: str) -> str:
 RunTriple = tuple[str, int, str]  # recipe, seed, order
 INDEX_FILE = ".index"
 INDEXED = ("form", "asked")  # facts of a recipe's identity that the index holds
-_SETTLED = 100_000_000  # ns after which a directory's time stamp surely shows its last change
 
 
 class FinishedStages:
@@ -492,7 +493,7 @@ class FinishedStages:
                 held = merged_parts([self.path / name])[0] if MERGED_SUFFIX in name else ()
                 self._parts[name] = 1 - len(held)
         # A change in the same clock tick would leave the stamp as it is: trust old stamps only.
-        self._stamp = stamp if time.time_ns() - stamp > _SETTLED else -1
+        self._stamp = stamp if time.time_ns() - stamp > SETTLED else -1
 
     def _records(self, indexed: Iterable[str]) -> list[RecordFile]:
         """List unread results: of files in the index, loose ones, journals that have grown."""
