@@ -5,6 +5,8 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+from engram.records.journal import list_journals, read_journal
+
 
 def unpack(folder: Path) -> Path:
     """Turn the journals of a run directory into loose files, as any tar program does."""
@@ -18,12 +20,5 @@ def unpack(folder: Path) -> Path:
 
 def journal_files(folder: Path, kind: str) -> dict[str, bytes]:
     """The records of a kind in the journals of a run directory, by name."""
-    found = {}
-    for path in sorted(folder.glob("results-*.tar")):
-        with tarfile.open(path) as journal:
-            for member in journal.getmembers():
-                if member.name.startswith(f"{kind}-"):
-                    content = journal.extractfile(member)
-                    assert content is not None
-                    found[member.name] = content.read()
-    return found
+    files = [one for path in list_journals(folder) for one in read_journal(path).files]
+    return {one.name: one.read() for one in files if one.kind == kind}

@@ -453,14 +453,13 @@ class WrittenRecords:
         """Build a result, as `read` does."""
         import pyarrow as pa
 
+        kept = {(plan.recipe, plan.order) for plan in plans if plan.keep != "counts"}
         return Result(
             to_frame(pa.concat_tables(self._tables)) if self._tables else Rows().frame(),
             recipes={plan.recipe: to_plain(dict(plan.content)) for plan in plans},
             predictions=Predictions(one for one in self._files if one.kind == "predictions"),
             arrays=ProbeArrays(one for one in self._files if one.kind == "arrays"),
-            items={
-                (p.recipe, p.order): items[p.recipe, p.order] for p in plans if p.keep != "counts"
-            },
+            items={key: one for key, one in items.items() if key in kept},
             ledger=self._ledger,
             environment=[self._environment] if self._environment else [],
             models=find_models([folder]),
