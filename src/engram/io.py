@@ -170,13 +170,20 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def list_names(folder: Path, prefix: str | tuple[str, ...], end: str) -> list[str]:
-    """List the files with a given prefix and ending, sorted; fast in large folders."""
+def list_names(
+    folder: Path, prefix: str | tuple[str, ...], end: str, *, any_kind: bool = False
+) -> list[str]:
+    """List the files with a given prefix and ending, sorted; fast in large folders.
+
+    With `any_kind` also pipes and folders of such names, which reading will report.
+    """
     with os.scandir(folder) as entries:
         return sorted(
             one.name
             for one in entries
-            if one.name.startswith(prefix) and one.name.endswith(end) and one.is_file()
+            if one.name.startswith(prefix)
+            and one.name.endswith(end)
+            and (any_kind or one.is_file())
         )
 
 

@@ -239,7 +239,10 @@ def list_records(
     folder: Path, kind: str, journals: Iterable[Path] | None = None
 ) -> list[RecordFile]:
     """List the record files of a kind, oldest first; of those of one name, the last."""
-    loose = [RecordFile(folder / name) for name in list_names(folder, f"{kind}-", "")]
+    loose = [
+        RecordFile(folder / name)
+        for name in list_names(folder, f"{kind}-", "", any_kind=kind != "results")
+    ]
     found = {one.name: one for one in loose if not one.name.endswith(JOURNAL_SUFFIX)}
     for path in list_journals(folder) if journals is None else journals:
         found |= {one.name: one for one in _files_of(path) if one.kind == kind}

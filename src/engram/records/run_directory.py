@@ -319,7 +319,7 @@ class RunDirectory:
     def recipes(self) -> list[str]:
         """Return the ids of the recipes in the directory: first those listed, in that order."""
         shelf = self.path / "recipes"
-        names = list_names(shelf, "", ".yaml") if shelf.is_dir() else ()
+        names = list_names(shelf, "", ".yaml", any_kind=True) if shelf.is_dir() else ()
         found = dict.fromkeys(name.removesuffix(".yaml") for name in names if name[0] != ".")
         return list(dict.fromkeys([*(one for one in self.listed() if one in found), *found]))
 
