@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 from engram.records.journal import list_journals, read_journal
+from engram.records.table_parts import read_part, write_part
 
 
 def unpack(folder: Path) -> Path:
@@ -13,6 +14,9 @@ def unpack(folder: Path) -> Path:
     for path in sorted(folder.glob("results-*.tar")):
         with tarfile.open(path) as journal:
             journal.extractall(folder, filter="data")
+        path.unlink()
+    for path in folder.glob("results-*.arrow"):
+        write_part(path.with_suffix(".parquet"), read_part(path))
         path.unlink()
     (folder / ".index").unlink(missing_ok=True)
     return folder

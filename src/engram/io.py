@@ -171,7 +171,11 @@ def _remove(path: Path) -> None:
 
 
 def list_names(
-    folder: Path, prefix: str | tuple[str, ...], end: str, *, any_kind: bool = False
+    folder: Path,
+    prefix: str | tuple[str, ...],
+    end: str | tuple[str, ...],
+    *,
+    any_kind: bool = False,
 ) -> list[str]:
     """List the files with a given prefix and ending, sorted; fast in large folders.
 

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from engram.records import (
 )
 from engram.records.journal import RecordFile, read_journal
 from engram.records.locks import Claims
-from engram.records.table_parts import merge_parts, read_part
+from engram.records.table_parts import PartContents, merge_parts, read_part, read_parts
 from tests.loose_files import unpack
 from tests.records.synthetic import RECIPES, fill, make_items, make_scores
 from tests.refusals import refuses
@@ -84,7 +84,7 @@ def test_a_part_that_is_cut_anywhere_is_not_there(tmp_path: Path) -> None:
     end = last.start + (last.size or 0)
     for size in (*range(before, end, 300), end - 1):
         # killed; or without power, on a disk that grew the file before it wrote to it
-        for rest in (0, len(whole) - size) if size < last.start else (0,):
+        for rest in (0, len(whole) - size) if size < last.start - 512 else (0,):
             path.write_bytes(whole[:size] + bytes(rest))
             fresh, result = RunDirectory(tmp_path), read(tmp_path)
             assert fresh.finished("r", 0) == {0}
@@ -111,6 +111,57 @@ def test_a_block_that_cannot_be_written_leaves_the_journal_as_it_was(
         folder.append(one_row(0, parts), ledger={})
     assert RunDirectory(tmp_path).finished("r", 0) == {0, 1}
     assert read(tmp_path).problems == ()
+
+
+def seeds_read(folder: Path, seed: int) -> tuple[set[int], list[int]]:
+    """The finished stages of a seed, and the seeds whose files were read to know them."""
+    read_of: list[int] = []
+
+    def reading(files: Sequence[RecordFile]) -> PartContents:
+        parts = read_parts(files)
+        read_of.extend(sorted(set(parts.table.column("seed").to_pylist())))
+        return parts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engram.records.run_directory.read_parts", reading)
+        return RunDirectory(folder).finished("r", seed), read_of
+
+
+def test_files_of_other_runs_are_not_read(tmp_path: Path) -> None:
+    for seed in range(5):
+        folder = RunDirectory(tmp_path)
+        for stage in range(3):
+            folder.append(one_row(seed, stage))
+        if seed < 4:
+            folder.seal()
+    assert len(journals(tmp_path)) == 5
+    assert seeds_read(tmp_path, 2) == ({0, 1, 2}, [2, 4])  # 4 was not sealed: it may be killed
+    assert seeds_read(tmp_path, 9) == (set(), [4])
+    assert RunDirectory(tmp_path).finished_runs() == {("r", k, ""): {0, 1, 2} for k in range(5)}
+    index = tmp_path / ".index"
+    whole = index.read_bytes()
+    for damaged in (whole[:-9], whole.replace(b'"0":', b'"1":').replace(b"results", b"Results", 1)):
+        index.write_bytes(damaged)  # such lines do not count, and their files are read
+        assert seeds_read(tmp_path, 9)[0] == set()
+        assert seeds_read(tmp_path, 2)[0] == {0, 1, 2}
+        assert len(seeds_read(tmp_path, 9)[1]) == 2
+    index.write_bytes(whole)
+    journals(tmp_path)[2].write_bytes(b"")  # what the index says is looked up
+    assert RunDirectory(tmp_path).finished("r", 2) == set()
+
+
+def test_many_sealed_journals_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engram.records.run_directory.MANY_FILES", 8)
+    for seed in range(20):
+        folder = RunDirectory(tmp_path)
+        folder.append(one_row(seed))
+        folder.seal()
+    merged = list(tmp_path.glob("*-merged.parquet"))
+    assert merged
+    assert len(RunDirectory(tmp_path).result_files()) <= 8 + len(merged)
+    assert seeds_read(tmp_path, 99) == (set(), [])
+    assert len(read(tmp_path)) == 20
+    assert RunDirectory(tmp_path).finished_runs() == {("r", k, ""): {0} for k in range(20)}
 
 
 def test_the_former_layout_is_read_and_goes_on(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ task at which a run resumes, and copies of a learner to all ranks.
 from __future__ import annotations
 
 import json
+import os
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -154,15 +155,18 @@ def write_tensors_and_facts(
 
 def prune_checkpoints(folder: Path, *, finished: bool = False, spare: Path | None = None) -> None:
     """Delete all but the newest checkpoints and `spare`, or all if the run is `finished`."""
-    files = sorted(folder.glob("stage-*.safetensors"))
-    for old in files if finished else files[:-KEPT_CHECKPOINTS]:
-        if finished or old != spare:
-            old.unlink(missing_ok=True)
+    found = sorted(os.listdir(folder)) if folder.is_dir() else []
+    files = [one for one in found if one.startswith("stage-") and one.endswith(".safetensors")]
+    old = set(files if finished else files[:-KEPT_CHECKPOINTS])
+    if spare is not None and not finished:
+        old.discard(spare.name)
     if finished:
-        for broken in folder.glob(f"*{DAMAGED_SUFFIX}"):
-            broken.unlink(missing_ok=True)
-    if finished and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+        old |= {one for one in found if one.endswith(DAMAGED_SUFFIX)}
+    for one in old:
+        (folder / one).unlink(missing_ok=True)
+    if finished and old == set(found) and folder.is_dir():
+        with suppress(OSError):  # written to by another process just now
+            folder.rmdir()
 
 
 def warn(text: str) -> None:

@@ -53,13 +53,14 @@ from engram.records.scored_items import EvaluationItems, read_items, write_items
 from engram.records.table_parts import (
     MANY_FILES,
     MERGED_SUFFIX,
+    RESULTS_SUFFIXES,
     EndedStages,
     Problem,
     journal_problems,
     list_ended_stages,
     merge_parts,
     merged_parts,
-    pack_part,
+    pack_record,
     read_parts,
     result_files,
 )
@@ -168,11 +169,11 @@ class RunDirectory:
             self._own_journal(part).append(files)
             return part
         table = rows.arrow() if isinstance(rows, Rows) else rows
-        results = f"{RESULTS_PREFIX}{part}.parquet"
-        files[results] = pack_part(table)
+        results, content = pack_record(f"{RESULTS_PREFIX}{part}", table)
+        files[results] = content
         journal = self._own_journal(part)
         where = journal.append(files)
-        self._recorded.add(journal.path.name, where, results, list_ended_stages(table))
+        self._recorded.add(journal.path.name, where, results, table)
         self._appended += 1
         if self._appended % (MANY_FILES // 4) == 0:
             merge_parts(self.path, least=MANY_FILES)
@@ -420,12 +421,14 @@ class FinishedStages:
         self._unread: dict[RunTriple, list[str]] = {}  # run: files in the index that hold it
         self._read: set[str] = set()  # names of record files
         self._runs: dict[str, set[RunTriple]] = {}  # of files that are not in the index
+        self._added: list[tuple[str, pa.Table]] = []  # by this process: journal, rows
         self._marked: list[str] = []
         self._stamp = -1
 
     def look(self, run: RunTriple | None = None) -> FinishedStages:
         """Read what is new of a run, or of all."""
         for _ in range(5):  # a file that vanishes before it is read was merged: try again
+            self._note_added()  # before marks that are found now hide it
             self._list_files()
             indexed = dict.fromkeys(
                 self._unread.pop(run, ())
@@ -455,14 +458,20 @@ class FinishedStages:
             self.stages.setdefault(run, set()).update(stages)
         self.diverged |= found.diverged
 
-    def add(self, journal: str, where: range, results: str, found: EndedStages) -> None:
+    def add(self, journal: str, where: range, results: str, table: pa.Table) -> None:
         """Add what this process has appended to a journal, which need not be read for it."""
-        self._note(found)
+        self._added.append((journal, table))
         self._read.add(results)
-        self._runs.setdefault(journal, set()).update(found.stages)
         self._parts[journal] = self._parts.get(journal, 0) + 1
         if self._journals.get(journal, 0) == where.start:  # else it is to be read anew
             self._journals[journal] = where.stop
+
+    def _note_added(self) -> None:
+        for journal, table in self._added:
+            found = list_ended_stages(table)
+            self._note(found)
+            self._runs.setdefault(journal, set()).update(found.stages)
+        self._added = []
 
     def _list_files(self) -> None:
         """List files that were not there at the last call, and forget all if marks were added."""
@@ -488,7 +497,7 @@ class FinishedStages:
                     self._unread.setdefault(run, []).append(name)
             elif name.endswith(JOURNAL_SUFFIX):
                 self._journals[name] = -1
-            elif name.endswith(".parquet") and name.startswith(RESULTS_PREFIX):
+            elif name.endswith(RESULTS_SUFFIXES) and name.startswith(RESULTS_PREFIX):
                 self._loose.append(name)
                 held = merged_parts([self.path / name])[0] if MERGED_SUFFIX in name else ()
                 self._parts[name] = 1 - len(held)
@@ -536,11 +545,12 @@ class FinishedStages:
 
     def write_index(self) -> None:
         """Add what is known of complete files to the index."""
+        self._note_added()
         if self._marked:  # with marks, everything is read anyway
             return
         lines: list[list[Any]] = []
         for name in [*self._runs]:
-            if name.endswith(".parquet") or name in self.sealed:
+            if not name.endswith(JOURNAL_SUFFIX) or name in self.sealed:
                 runs: dict[str, dict[str, list[int]]] = {}
                 for recipe, seed, order in sorted(self._runs.pop(name)):
                     runs.setdefault(recipe, {}).setdefault(order, []).append(seed)

@@ -39,7 +39,9 @@ RUN = ("recipe", "seed", "order")
 _SUM, _NO_SUM = "engram-crc32", "00000000"  # an entry of a part file's footer
 _PAUSE = 2  # bytes
 _DENSE = 50  # rows per byte: more than results ever compress to
-_SMALL = 20_000  # rows; below this, compression costs more time than it saves space
+STREAM_SUFFIX = ".arrow"
+RESULTS_SUFFIXES = (".parquet", STREAM_SUFFIX)
+SMALL = 20_000  # rows; below this, compression costs more time than it saves space
 
 
 def write_part(
@@ -50,17 +52,36 @@ def write_part(
 
 
 def pack_part(rows: Rows | pa.Table, facts: Mapping[str, str] | None = None) -> bytes:
-    """Return rows as the content of a part file (parquet), with facts in its footer."""
+    """Return rows as the content of a parquet file, with facts in its footer."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     table = rows.arrow() if isinstance(rows, Rows) else rows
-    compression = "none" if len(table) < _SMALL else "zstd"
+    compression = "none" if len(table) < SMALL else "zstd"
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, table.schema, compression=compression) as writer:
+    # nobody asks for the least and the largest value of a column
+    how = {"compression": compression, "write_statistics": False}
+    with pq.ParquetWriter(sink, table.schema, **how) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({**(facts or {}), _SUM: _NO_SUM})
     return _insert_checksum(sink.getvalue())
+
+
+def pack_record(name: str, table: pa.Table) -> tuple[str, bytes]:
+    """Return the name and the content of the record of a part's results.
+
+    Up to `SMALL` rows it is an Arrow stream with its checksum behind it, which takes a quarter of
+    the time of a parquet file to write and a tenth to read; beyond, parquet for its compression.
+    """
+    import pyarrow as pa
+
+    if len(table) >= SMALL:
+        return f"{name}.parquet", pack_part(table)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return f"{name}{STREAM_SUFFIX}", content + f"{zlib.crc32(content):08x}".encode()
 
 
 def _insert_checksum(content: pa.Buffer) -> bytes:
@@ -132,6 +153,8 @@ def read_part(file: str | os.PathLike[str] | RecordFile) -> pa.Table:
     import pyarrow.parquet as pq
 
     path = file if isinstance(file, RecordFile) else RecordFile(Path(file))
+    if path.name.endswith(STREAM_SUFFIX):
+        return _check_columns(path, _read_stream(path))
     try:
         # Small files are read at once: mapping each of thousands costs more than copying it.
         size = os.path.getsize(path.path) if path.size is None else path.size
@@ -144,7 +167,7 @@ def read_part(file: str | os.PathLike[str] | RecordFile) -> pa.Table:
         if place is not None and content[place : place + 8] != _compute_checksum(content, place):
             raise RecordError(f"{path}: is damaged (checksum mismatch)")
         parquet = pq.ParquetFile(source)
-        if parquet.metadata.num_rows > _DENSE * len(content) + _SMALL:
+        if parquet.metadata.num_rows > _DENSE * len(content) + SMALL:
             rows = f"{parquet.metadata.num_rows} rows in {len(content)} bytes"
             raise RecordError(f"{path}: not a results file ({rows})")
         table = parquet.reader.read_all(use_threads=False)
@@ -153,10 +176,30 @@ def read_part(file: str | os.PathLike[str] | RecordFile) -> pa.Table:
         raise
     except (pa.ArrowException, OSError, ValueError) as problem:
         raise RecordError(f"{path}: not a valid results file ({problem})") from problem
-    if not table.schema.equals(part_schema(), check_metadata=False):
-        raise RecordError(f"{path}: not a results file (other columns)")
+    table = _check_columns(path, table)
     if place is None:
         raise RecordError(f"{path}: not a valid results file (no checksum in its footer)")
+    return table
+
+
+def _check_columns(path: RecordFile, table: pa.Table) -> pa.Table:
+    if not table.schema.equals(part_schema(), check_metadata=False):
+        raise RecordError(f"{path}: not a results file (other columns)")
+    return table
+
+
+def _read_stream(path: RecordFile) -> pa.Table:
+    import pyarrow as pa
+
+    content = path.read()
+    rows, told = content[:-8], content[-8:]
+    if told != f"{zlib.crc32(rows):08x}".encode():
+        raise RecordError(f"{path}: is damaged (checksum mismatch)")
+    try:
+        table = pa.ipc.open_stream(rows).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as problem:
+        raise RecordError(f"{path}: not a valid results file ({problem})") from problem
     return table
 
 
@@ -492,7 +535,7 @@ def _remove_merged(folder: Path, later: float) -> None:
     limit = time.time() - later
     old = [path for path in _merged_files(folder) if _stamp(path) / 1e9 <= limit]
     gone, _ = merged_parts(old)
-    for name in list_names(folder, RESULTS_PREFIX, ".parquet") if gone else ():
+    for name in list_names(folder, RESULTS_PREFIX, RESULTS_SUFFIXES) if gone else ():
         if RecordFile(folder / name).part in gone:
             (folder / name).unlink(missing_ok=True)
 
