@@ -57,17 +57,31 @@ def _main(folder: Path, files: list[Path], words: tuple[str, ...], environ: dict
 
 
 def die_at_file(number: int) -> None:
-    """Let this process be killed when file `number` is written but does not bear its name yet."""
-    count, rename = 0, os.replace
+    """Let this process be killed when file `number` is written but does not bear its name yet.
 
-    def replace(source: Any, target: Any) -> None:
+    A block of a journal counts as a file; the process is killed when half of it is written.
+    """
+    from engram.records import journal
+
+    count, rename, write = 0, os.replace, journal.write_block
+
+    def is_the_one() -> bool:
         nonlocal count
         count += 1
-        if count == number:
+        return count == number
+
+    def replace(source: Any, target: Any) -> None:
+        if is_the_one():
             os.kill(os.getpid(), signal.SIGKILL)
         rename(source, target)
 
-    os.replace = replace
+    def write_block(handle: int, content: bytes) -> None:
+        if is_the_one():
+            write(handle, content[: len(content) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(handle, content)
+
+    os.replace, journal.write_block = replace, write_block
 
 
 def speak_into(out: Path, errors: Path) -> None:

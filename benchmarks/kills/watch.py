@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
-import pyarrow.parquet as pq
-
+from engram.errors import RecordError
 from engram.records import run_id
-from engram.records.table_parts import result_files
+from engram.records.table_parts import read_part, result_files
 
 T = TypeVar("T")
 
@@ -77,10 +76,12 @@ def stages_written(folder: Path) -> Counter[tuple[str, int]]:
     while True:
         found: Counter[tuple[str, int]] = Counter()
         try:
-            for path in result_files(folder) if folder.is_dir() else ():
-                table = pq.read_table(path, columns=["recipe", "seed", "order", "stage"])
+            for file in result_files(folder) if folder.is_dir() else ():
+                table = read_part(file).select(["recipe", "seed", "order", "stage"])
                 stages = set(zip(*(c.to_pylist() for c in table.columns), strict=True))
                 found.update((run_id(*run), stage) for *run, stage in stages)
-        except FileNotFoundError:  # merged into another one just now
-            continue
+        except RecordError:
+            if file.is_there:
+                raise
+            continue  # merged into another one just now
         return found

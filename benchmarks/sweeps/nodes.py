@@ -19,14 +19,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 import engram
 from benchmarks.kills.compare import differences
 from benchmarks.sweeps.two_nodes import TwoNodes, two_nodes
 from engram.experiments import Callback, Plan
 from engram.records import Rows
-from engram.records.table_parts import result_files
+from engram.records.table_parts import read_part, result_files
 
 METHODS = ("ER", "EWC", "SI", "LwF")
 
@@ -61,7 +59,7 @@ def stages_written(folder: Path) -> Counter[tuple[Any, ...]]:
     """How often each stage of each run was recorded."""
     found: Counter[tuple[Any, ...]] = Counter()
     for path in result_files(folder):
-        table = pq.read_table(path, columns=["recipe", "seed", "order", "stage"])
+        table = read_part(path).select(["recipe", "seed", "order", "stage"])
         found.update(set(zip(*(c.to_pylist() for c in table.columns), strict=True)))
     return found
 

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +77,12 @@ def check_folder_path(argument: str, value: object) -> Path:
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str], *, synced: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to; on success it replaces `path` atomically.
 
     The content is synced to disk before the rename, so that a reader never sees a partial file, not
-    even after a power failure. If the block raises, `path` is unchanged.
+    even after a power failure; without `synced` a kill leaves no partial file, a power failure may.
+    If the block raises, `path` is unchanged.
 
     Examples
     --------
@@ -101,14 +102,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         if (later := getattr(_batch, "files", None)) is not None:
             later[target] = temporary
             return
-        sync(temporary)
+        if synced:
+            sync(temporary)
         os.replace(temporary, target)
     except BaseException as problem:
         _remove(temporary)
         if isinstance(problem, OSError) and not isinstance(problem, DiskError):
             raise DiskError(problem, target) from problem
         raise
-    sync(target.parent)
+    if synced:
+        sync(target.parent)
 
 
 @contextmanager
@@ -167,13 +170,24 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def list_names(folder: Path, prefix: str | tuple[str, ...], end: str) -> list[str]:
-    """List the files with a given prefix and ending, sorted; fast in large folders."""
+def list_names(
+    folder: Path,
+    prefix: str | tuple[str, ...],
+    end: str | tuple[str, ...],
+    *,
+    any_kind: bool = False,
+) -> list[str]:
+    """List the files with a given prefix and ending, sorted; fast in large folders.
+
+    With `any_kind` also pipes and folders of such names, which reading will report.
+    """
     with os.scandir(folder) as entries:
         return sorted(
             one.name
             for one in entries
-            if one.name.startswith(prefix) and one.name.endswith(end) and one.is_file()
+            if one.name.startswith(prefix)
+            and one.name.endswith(end)
+            and (any_kind or one.is_file())
         )
 
 
@@ -237,21 +251,20 @@ def _describe_obstacle(problem: OSError, target: Path) -> str:
     return f"cannot create a folder there: {known or problem.strerror or problem}"
 
 
-def make_folder(path: Path, inside: Path) -> None:
-    """Create a folder inside an existing one and sync the names to disk.
+def make_folder(path: Path, inside: Path, *, synced: bool = True) -> None:
+    """Create a folder inside an existing one and, with `synced`, sync the names to disk.
 
     If the outer folder has been deleted, it is not created again: `DiskError`.
     """
-    if path.is_dir():
-        return
-    missing = [one for one in (path, *path.parents) if one.is_relative_to(inside) and one != inside]
-    for one in reversed(missing):
+    chain = [one for one in (path, *path.parents) if one.is_relative_to(inside) and one != inside]
+    for one in () if path.is_dir() else reversed(chain):
         try:
             os.mkdir(one)
         except FileExistsError:  # it existed already, or another process was faster
             continue
         except OSError as problem:
             raise DiskError(problem, one) from problem
+    for one in chain if synced else ():  # folders may have been made without
         sync(one.parent)
 
 
@@ -263,7 +276,12 @@ def remove_leftovers(folder: str | os.PathLike[str], *, older_than: float = 86_4
     """
     limit = time.time() - older_than
     removed = []
-    for path in Path(folder).glob(".*.tmp-*"):
+    try:
+        with os.scandir(folder) as entries:
+            names = [one.name for one in entries if one.name[0] == "." and ".tmp-" in one.name]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    for path in (Path(folder, name) for name in names):
         try:
             if path.stat().st_mtime <= limit or _is_orphan(path.name):
                 path.unlink()
@@ -328,12 +346,23 @@ def write_text(path: str | os.PathLike[str], content: str) -> Path:
 
 def write_json(path: str | os.PathLike[str], content: Any) -> Path:
     """Write JSON atomically; numpy numbers, tuples and paths become plain values first."""
+    return write_bytes(path, dump_json(content))
+
+
+def dump_json(content: Any) -> bytes:
+    """Format a value as JSON text, as `write_json` does.
+
+    Examples
+    --------
+    >>> dump_json({"seeds": (0, 1)}).split()
+    [b'{', b'"seeds":', b'[', b'0,', b'1', b']', b'}']
+    """
     plain = to_plain(content)
     # short content is indented for people; for long content, indentation is slow
     long = isinstance(plain, dict) and any(
         isinstance(part, list) and len(part) > MAX_INDENTED for part in plain.values()
     )
-    return write_text(path, json.dumps(plain, indent=None if long else 1) + "\n")
+    return (json.dumps(plain, indent=None if long else 1) + "\n").encode()
 
 
 def write_yaml(path: str | os.PathLike[str], content: Any) -> Path:
@@ -378,15 +407,24 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """Read a file as UTF-8 text; raise `RecordError` with its name if it is not text."""
+    return _decode(path, read_bytes(path))
+
+
+def _decode(path: object, content: bytes) -> str:
     try:
-        return read_bytes(path).decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as problem:
         raise RecordError(f"{path}: is not UTF-8 text ({problem})") from problem
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Read a JSON file; raise `RecordError` with its name if it is not valid JSON."""
-    text = read_text(path)
+    return parse_json(path, read_bytes(path))
+
+
+def parse_json(path: object, content: bytes) -> Any:
+    """Parse what was read from `path`; raise `RecordError` with its name if it is not JSON."""
+    text = _decode(path, content)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -411,9 +449,12 @@ _HEADER_CHECKSUM_KEY = "checksum"  # of all other entries of the header
 
 
 def save_tensors(
-    path: str | os.PathLike[str], tensors: Mapping[str, Any], facts: Mapping[str, str]
-) -> Path:
+    path: str | os.PathLike[str], tensors: Mapping[str, Any], facts: Mapping[str, str],
+    *, synced: bool = True,
+) -> Path:  # fmt: skip
     """Write named tensors or arrays, and facts about them, atomically into one file.
+
+    Without `synced` a power failure may damage it (see `atomic_write`), which its checksums tell.
 
     Examples
     --------
@@ -424,45 +465,73 @@ def save_tensors(
     >>> file.facts["of"], file.get("x").tolist()
     ('me', [1.0, 1.0])
     """
-    sums = json.dumps({name: checksum(name, one) for name, one in tensors.items()})
-    header = {**facts, CHECKSUMS_KEY: sums}
-    header[_HEADER_CHECKSUM_KEY] = _header_sum(header)
-    with atomic_write(path) as temporary:
-        _save_file(dict(tensors), temporary, header)
+    pieces = _format_tensors(tensors, facts)
+    with atomic_write(path, synced=synced) as temporary, open(temporary, "wb") as file:
+        file.writelines(pieces)
     return Path(path)
 
 
-def _save_file(tensors: dict[str, Any], path: Path, header: dict[str, str]) -> None:
-    from safetensors import SafetensorError
-
-    first = next(iter(tensors.values()), None)
-    try:
-        if hasattr(first, "detach"):
-            from safetensors.torch import save_file as save_torch
-
-            save_torch(tensors, path, metadata=header)
-        else:
-            from safetensors.numpy import save_file
-
-            save_file(tensors, str(path), metadata=header)
-    except SafetensorError as problem:  # it reports errors of the disk only in its message
-        number = re.search(r"(?:code: |os error )(\d+)", str(problem))
-        if number is None:
-            raise
-        code = int(number[1])
-        raise OSError(code, os.strerror(code)) from problem
+def pack_tensors(tensors: Mapping[str, Any], facts: Mapping[str, str]) -> bytes:
+    """Return the content of the file that `save_tensors` writes."""
+    return b"".join(_format_tensors(tensors, facts))
 
 
-def checksum(name: str, tensor: Any) -> int:
-    """Compute the CRC-32 of the name, the dtype, the shape and the bytes of a tensor or array."""
-    kind = f"{name} {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+_TYPE_NAMES = {
+    "bool": "BOOL", "bfloat16": "BF16", "complex64": "C64",
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+    **{f"{sign}int{bits}": f"{sign or 'i'}{bits}".upper()
+       for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+
+
+def _format_tensors(
+    tensors: Mapping[str, Any], facts: Mapping[str, str]
+) -> list[bytes | memoryview]:
+    """Format tensors as the pieces of a safetensors file, which are views of their memory.
+
+    The library's own writer takes twice as long for the small states of small runs, since it
+    compares the storage of all tensors, and reports errors of the disk only in words.
+    """
+    views = {name: _view_bytes(one) for name, one in tensors.items()}
+    sums = {name: _sum_of(name, one, views[name]) for name, one in tensors.items()}
+    entries = {**facts, CHECKSUMS_KEY: json.dumps(sums)}
+    entries[_HEADER_CHECKSUM_KEY] = _header_sum(entries)
+    header: dict[str, Any] = {"__metadata__": entries}
+    end = 0
+    for name in sorted(views, key=lambda name: (-tensors[name].dtype.itemsize, name)):  # aligned
+        begin, end = end, end + len(views[name])
+        kind = _TYPE_NAMES[_type_name(tensors[name])]
+        shape = list(tensors[name].shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little"), text, *(views[name] for name in list(header)[1:])]
+
+
+def _view_bytes(tensor: Any) -> memoryview:
+    """Return the bytes of a tensor or array, without a copy if they are contiguous."""
     if 0 in tensor.shape:  # an empty tensor cannot always be viewed as bytes
-        return zlib.crc32(kind.encode())
+        return memoryview(b"")
     if hasattr(tensor, "detach"):  # numpy has no bfloat16
         import torch
 
         tensor = tensor.detach().reshape(-1).contiguous().view(torch.uint8).numpy()
-    return zlib.crc32(tensor.reshape(-1).data, zlib.crc32(kind.encode()))
+    view: memoryview = tensor.reshape(-1).view("u1").data
+    return view
+
+
+def _type_name(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def checksum(name: str, tensor: Any) -> int:
+    """Compute the CRC-32 of the name, the dtype, the shape and the bytes of a tensor or array."""
+    return _sum_of(name, tensor, _view_bytes(tensor))
+
+
+def _sum_of(name: str, tensor: Any, view: memoryview) -> int:
+    kind = f"{name} {_type_name(tensor)} {tuple(tensor.shape)}"
+    return zlib.crc32(view, zlib.crc32(kind.encode()))
 
 
 def _header_sum(header: Mapping[str, str]) -> str:
@@ -479,26 +548,35 @@ class TensorFile:
         Kind of the file, for error messages.
     framework
         ``np`` for arrays, ``pt`` for tensors.
+    inside
+        Offset and size of the content inside a larger file, which is then read as arrays.
+    name
+        Name for error messages; default: the path.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, what: str = "file of tensors", framework: str = "np"
-    ) -> None:
+        self, path: str | os.PathLike[str], *, what: str = "file of tensors",
+        framework: str = "np", inside: tuple[int, int] | None = None, name: str = "",
+    ) -> None:  # fmt: skip
         from safetensors import SafetensorError, safe_open
 
-        self.path, self.what = Path(path), what
+        self.path, self.what, self.name = Path(path), what, name or str(path)
         if not self.path.is_file():
             problem = "is not a regular file" if self.path.exists() else "does not exist"
-            raise RecordError(f"{path}: {problem}, expected a {what}")
+            raise RecordError(f"{self.name}: {problem}, expected a {what}")
         try:
-            file: Any = safe_open(str(path), framework=framework)
+            file: Any = (
+                safe_open(str(path), framework=framework)
+                if inside is None
+                else _EmbeddedArrays(self.path, *inside)
+            )
             self.facts: dict[str, str] = file.metadata() or {}
             self._sums = json.loads(self.facts.get(CHECKSUMS_KEY, "null"))
-        except (SafetensorError, OSError, ValueError) as error:
-            raise RecordError(f"{path}: is not a valid {what} ({error})") from error
+        except (SafetensorError, OSError, ValueError, RecursionError) as error:
+            raise RecordError(f"{self.name}: is not a valid {what} ({error})") from error
         self._file = file
         if not isinstance(self._sums, dict):
-            raise RecordError(f"{path}: is not a valid {what} (no checksums in its header)")
+            raise RecordError(f"{self.name}: is not a valid {what} (no checksums in its header)")
         if self.facts.get(_HEADER_CHECKSUM_KEY) != _header_sum(self.facts):
             raise self._damaged("its header")
 
@@ -513,13 +591,67 @@ class TensorFile:
         try:
             tensor = self._file.get_tensor(name)
         except (SafetensorError, OSError, ValueError) as problem:
-            raise RecordError(f"{self.path}: is not a valid {self.what} ({problem})") from problem
+            raise RecordError(f"{self.name}: is not a valid {self.what} ({problem})") from problem
         if self._sums.get(name) != checksum(name, tensor):
             raise self._damaged(repr(name))
         return tensor
 
     def _damaged(self, part: str) -> RecordError:
-        return RecordError(f"{self.path}: is damaged (checksum mismatch in {part})")
+        return RecordError(f"{self.name}: is damaged (checksum mismatch in {part})")
+
+
+_ARRAY_TYPES = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4",
+    "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
+}  # fmt: skip
+
+
+class _EmbeddedArrays:
+    """Arrays in the safetensors format inside a larger file, which `safe_open` cannot read."""
+
+    def __init__(self, path: Path, start: int, size: int) -> None:
+        self._path = path
+        with open(path, "rb") as file:
+            file.seek(start)
+            length = int.from_bytes(file.read(8), "little")
+            if length > size - 8:
+                raise ValueError(f"a header of {length} bytes")
+            header = json.loads(file.read(length))
+        try:
+            facts = header.pop("__metadata__", {})
+            self._facts = {str(name): str(value) for name, value in facts.items()}
+            self._places = {
+                str(name): self._find(one, start + 8 + length, size - 8 - length)
+                for name, one in header.items()
+            }
+        except (AttributeError, KeyError, TypeError, OverflowError) as problem:
+            raise ValueError(f"a header with {problem!r}") from problem
+
+    def _find(self, one: Any, start: int, size: int) -> tuple[str, tuple[int, ...], int, int]:
+        """Return the type, the shape, and where an array begins and ends."""
+        kind, shape = _ARRAY_TYPES[one["dtype"]], tuple(int(side) for side in one["shape"])
+        begin, end = (int(offset) for offset in one["data_offsets"])
+        length = prod(shape) * int(kind[-1].replace("?", "1"))
+        if min(shape, default=0) < 0 or not 0 <= begin <= end <= size or end - begin != length:
+            raise ValueError(f"an array of shape {shape} in {end - begin} bytes")
+        return kind, shape, start + begin, end - begin
+
+    def metadata(self) -> dict[str, str]:
+        return self._facts
+
+    def keys(self) -> list[str]:
+        return list(self._places)
+
+    def get_tensor(self, name: str) -> Any:
+        import numpy as np
+
+        if name not in self._places:
+            raise ValueError(f"no array {name!r}")
+        kind, shape, start, size = self._places[name]
+        with open(self._path, "rb") as file:
+            file.seek(start)
+            content = bytearray(file.read(size))
+        return np.frombuffer(content, kind).reshape(shape)
 
 
 # -- strict YAML: duplicate keys and unreadable text are one clear error ---------------------------

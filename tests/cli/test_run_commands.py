@@ -149,8 +149,8 @@ def test_recipe_file_and_options(engram):
     engram("run", "r.yaml", "-m", "Finetune", "--model", "mlp", "--keep", "counts", "-o", "b")
     assert package.read("a").labels == ["mine"]
     assert package.read("b").labels == ["Finetune"]  # the file's label spoke of ER
-    assert len(list(Path("a").glob("predictions-*"))) == 2
-    assert not list(Path("b").glob("predictions-*"))
+    assert len(package.read("a").predictions) == 2
+    assert not len(package.read("b").predictions)
 
 
 def test_own_method_from_a_file(engram):

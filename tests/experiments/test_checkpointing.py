@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -127,3 +128,46 @@ def test_a_diverged_run_leaves_nothing(tmp_path):
     result = run(tmp_path, "Finetune", lr=1e10)
     assert result.diverged
     assert not list(tmp_path.glob("checkpoint/*/*"))
+
+
+class CountingSyncs(Callback):
+    """Notes the syncs so far after every stage."""
+
+    def __init__(self, monkeypatch):
+        self.syncs, self.after, usual = 0, [], os.fsync
+
+        def fsync(handle):
+            self.syncs += 1
+            usual(handle)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    def stage(self, plan, stage, rows):
+        self.after.append(self.syncs)
+
+
+def five_tasks(out, callback):
+    stream = engram.class_incremental(engram.load("blobs", classes=10), classes_per_task=2)
+    engram.run(stream, method="ER", out=out, device="cpu", batch_size=16, callback=callback)
+
+
+def test_a_stage_is_synced_once(tmp_path, monkeypatch):
+    counting = CountingSyncs(monkeypatch)
+    five_tasks(tmp_path, counting)
+    syncs = np.diff(counting.after).tolist()
+    assert syncs[:3] == [1, 1, 1]
+    assert syncs[3] <= 5  # the model of the finished run, and the names of its folders
+    assert counting.syncs <= 16
+
+
+def test_the_last_synced_checkpoint_is_kept_until_another_is(tmp_path, monkeypatch):
+    seen = []
+
+    class Looking(Callback):
+        def stage(self, plan, stage, rows):
+            seen.append([int(name[6:10]) for name in states(tmp_path)])
+            monkeypatch.setattr(checkpointing, "SYNC_SECONDS", 0.0 if stage == 2 else 1e9)
+
+    monkeypatch.setattr(checkpointing, "SYNC_SECONDS", 0.0)
+    five_tasks(tmp_path, Looking())
+    assert seen == [[0], [0, 1], [0, 1, 2], [2, 3], []]

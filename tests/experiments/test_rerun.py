@@ -8,6 +8,7 @@ import pytest
 import engram
 from engram.experiments import Callback
 from engram.records import RunDirectory
+from tests.loose_files import unpack
 
 FEW = {"epochs": 1, "batch_size": 32, "device": "cpu", "together": False}
 
@@ -38,7 +39,7 @@ def spoilt(folder):
     """Other numbers for everything recorded so far, as an older program may have written them."""
     from engram.records.table_parts import read_part, write_part
 
-    for path in RunDirectory(folder).result_files():
+    for path in unpack(folder).glob("results-*.parquet"):
         table = read_part(path)
         index = table.schema.get_field_index("value")
         worse = table.column("value").to_numpy() * 0 - 7.0

@@ -209,7 +209,7 @@ def damage(trial: Trial, out: Path, chance: random.Random) -> Path | None:
             source.rename(target)
         return one
     steps = out.glob("checkpoint/steps/[!.]*.safetensors")
-    files = sorted([*states, *steps, *out.glob("results-*.parquet")])
+    files = sorted([*states, *steps, *out.glob("results-*")])
     if trial.fault not in ("flipped bit", "cut file") or not files:
         return None
     path = chance.choice(files)

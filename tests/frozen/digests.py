@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 import engram
+from tests.loose_files import unpack
 
 Tensors = dict[str, Tensor]
 HEADS = {"single": 0, "multi": 1}
@@ -94,6 +97,12 @@ def frame_tensors(result: engram.Result, ids: Mapping[str, str]) -> Tensors:
 
 def left_by(result: engram.Result, out: Path) -> Tensors:
     """Everything a finished call left: its table, and what is in files."""
+    with tempfile.TemporaryDirectory() as name:
+        copy = unpack(Path(shutil.copytree(out, name, dirs_exist_ok=True)))
+        return _left_by(result, copy)
+
+
+def _left_by(result: engram.Result, out: Path) -> Tensors:
     found = {"matrix/accuracy": torch.from_numpy(np.asarray(result.matrix, np.float64))}
     found |= frame_tensors(result, recipes_in(out)) | predictions_in(out)
     found |= {f"model/{name}": value for name, value in checkpoints_in(out).items()}

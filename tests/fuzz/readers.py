@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -33,6 +34,7 @@ from engram.records.reading import from_csv
 from engram.records.table_parts import read_part, write_part
 from engram.records.tombstones import write_mark
 from tests.fuzz.edits import edited, misplaced, npy_headers, resealed, with_sum, zipped
+from tests.loose_files import unpack
 
 Near = Callable[[bytes], st.SearchStrategy[bytes]]
 RECIPE = {
@@ -175,7 +177,8 @@ def _make_run(folder: Path) -> None:
     stream = _stream()
     engram.run(stream, method="ER", model={"name": "mlp", "hidden": [4]}, epochs=1, batch_size=8,
                out=folder, device="cpu", detectors=["Energy"])  # fmt: skip
-    for path in folder.glob("results-*.parquet"):  # seconds differ, and examples with them
+    shutil.copytree(folder, folder.parent / "journal")
+    for path in unpack(folder).glob("results-*.parquet"):  # seconds differ, and examples with them
         table = read_part(path)
         place = table.column_names.index("value")
         steady = table.set_column(place, "value", pa.array(np.arange(len(table)) / 1000))
@@ -212,6 +215,7 @@ READERS: Mapping[str, Reader] = {
        for file in ("u/a.png", "u/b.jpg", "v/c.gif", "v/d.bmp", "v/e.tif", "u/f.webp", "u/g.ppm")},
     "image lazy": Reader("images", "u/a.png", lambda f: _load("", f, resize=8, lazy=True)),
     **{f"run {file}": Reader("run", file, _whole, near) for file, near in _RUN.items()},
+    "journal": Reader("journal", "results-*.tar", _whole),
     "checkpoint": Reader("killed", "checkpoint/one/*.safetensors", _resumed, (edited, resealed)),
     "model": Reader("run", "checkpoint/*/model.engram", _model, (edited, resealed)),
 }  # fmt: skip

@@ -14,6 +14,7 @@ import engram
 from engram.cli import app
 from engram.report import build, from_directories, write_tables
 from tests.forks import command_line
+from tests.loose_files import journal_files
 from tests.probes.test_probes import train, values
 
 HERE = Path(__file__).parent
@@ -89,7 +90,7 @@ def test_probes_on_the_command_line(tmp_path, cli):
     assert "entropy/mean" in cli("metrics", "runs", cwd=tmp_path)
     done = command_line(tmp_path, "resume", "runs", "--trust")  # a new process
     assert done.returncode == 0, done.stderr
-    marked = [json.loads(p.read_text()) for p in (tmp_path / "runs").glob("probes-*.json")]
+    marked = [json.loads(one) for one in journal_files(tmp_path / "runs", "probes").values()]
     assert {len(run["probes"]) for one in marked for run in one["runs"]} == {2}
     said = cli(*words, "--probe", "mine:Entropie", cwd=tmp_path, code=2)
     assert "did you mean 'Entropy'" in said

@@ -17,7 +17,7 @@ from engram.records import (
     predict,
     record_stage,
 )
-from engram.records.predictions import Predictions, from_float16, to_float16, write_predictions
+from engram.records.predictions import Predictions, from_float16, pack_predictions, to_float16
 from tests.records.synthetic import make_items, make_scores
 from tests.refusals import refuses
 
@@ -302,6 +302,7 @@ def test_a_column_beyond_two_bytes_stays_itself(tmp_path):
     one = Prediction.from_scores(
         np.arange(width)[None], items, recipe="r", seed=0, stage=0, keep="labels"
     )
-    path = write_predictions(tmp_path / "predictions-1.safetensors", [one])
+    path = tmp_path / "predictions-1.safetensors"
+    path.write_bytes(pack_predictions([one]))
     again = Predictions([path]).get("r", 0, "", 0)
     assert again.predicted(items, head="single").tolist() == [width - 1]

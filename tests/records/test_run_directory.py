@@ -1,28 +1,35 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from engram.errors import BadArgument, RecordError
+from engram.io import DiskError
 from engram.records import (
     EvaluationItems,
     Prediction,
     Rows,
     RunDirectory,
     environment,
+    journal,
     new_part,
     read,
     run_id,
     table_parts,
 )
+from engram.records.journal import RecordFile, read_journal
 from engram.records.locks import Claims
-from engram.records.table_parts import merge_parts, read_part
+from engram.records.table_parts import PartContents, merge_parts, read_part, read_parts
+from tests.loose_files import unpack
 from tests.records.synthetic import RECIPES, fill, make_items, make_scores
 from tests.refusals import refuses
 
@@ -53,18 +60,127 @@ def test_finished_stages_follow_the_files(tmp_path: Path) -> None:
     assert reader.finished_runs() == {("r", 0, ""): {0, 1}}
 
 
-def test_results_appear_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def journals(folder: Path) -> list[Path]:
+    return sorted(folder.glob("results-*.tar"))
+
+
+def test_a_part_that_is_cut_anywhere_is_not_there(tmp_path: Path) -> None:
+    """What a killed process leaves at the end of its journal, block by block."""
     folder, items = RunDirectory(tmp_path), make_items()
-    kept = Prediction.from_scores(make_scores(items, 0), items, recipe="r", seed=0, stage=0)
 
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
+    def part(stage: int) -> None:
+        kept = Prediction.from_scores(make_scores(items, 0), items, recipe="r", seed=0, stage=stage)
+        folder.append(
+            one_row(0, stage), predictions=[kept], ledger={"stage": stage}, environment={}
+        )
 
-    monkeypatch.setattr("engram.records.run_directory.write_part", fail)
-    with pytest.raises(OSError, match="disk full"):
-        folder.append(one_row(0), predictions=[kept], ledger={}, environment={})
-    assert folder.finished("r", 0) == set()
-    assert len(folder.predictions()) == 0  # without results they do not count
+    part(0)
+    (path,) = journals(tmp_path)
+    before = path.stat().st_size
+    part(1)
+    whole = path.read_bytes()
+    last = read_journal(path).files[-1]
+    assert (last.kind, last.start > before) == ("results", True)
+    end = last.start + (last.size or 0)
+    for size in (*range(before, end, 300), end - 1):
+        # killed; or without power, on a disk that grew the file before it wrote to it
+        for rest in (0, len(whole) - size) if size < last.start - 512 else (0,):
+            path.write_bytes(whole[:size] + bytes(rest))
+            fresh, result = RunDirectory(tmp_path), read(tmp_path)
+            assert fresh.finished("r", 0) == {0}
+            assert (len(result.predictions), len(result.ledger)) == (1, 1)
+            assert result.frame()["stage"].tolist() == [0]
+
+
+def test_a_block_that_cannot_be_written_leaves_the_journal_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunDirectory(tmp_path)
+
+    def half(handle: int, content: bytes) -> None:
+        os.write(handle, content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "full")
+
+    for parts in (0, 1):
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "write_block", half)
+            with pytest.raises(DiskError, match="the disk is full"):
+                folder.append(one_row(0, parts), ledger={})
+        assert folder.finished("r", 0) == set(range(parts))
+        assert len(journals(tmp_path)) == parts
+        folder.append(one_row(0, parts), ledger={})
+    assert RunDirectory(tmp_path).finished("r", 0) == {0, 1}
+    assert read(tmp_path).problems == ()
+
+
+def seeds_read(folder: Path, seed: int) -> tuple[set[int], list[int]]:
+    """The finished stages of a seed, and the seeds whose files were read to know them."""
+    read_of: list[int] = []
+
+    def reading(files: Sequence[RecordFile]) -> PartContents:
+        parts = read_parts(files)
+        read_of.extend(sorted(set(parts.table.column("seed").to_pylist())))
+        return parts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engram.records.run_directory.read_parts", reading)
+        return RunDirectory(folder).finished("r", seed), read_of
+
+
+def test_files_of_other_runs_are_not_read(tmp_path: Path) -> None:
+    for seed in range(5):
+        folder = RunDirectory(tmp_path)
+        for stage in range(3):
+            folder.append(one_row(seed, stage))
+        if seed < 4:
+            folder.seal()
+    assert len(journals(tmp_path)) == 5
+    assert seeds_read(tmp_path, 2) == ({0, 1, 2}, [2, 4])  # 4 was not sealed: it may be killed
+    assert seeds_read(tmp_path, 9) == (set(), [4])
+    assert RunDirectory(tmp_path).finished_runs() == {("r", k, ""): {0, 1, 2} for k in range(5)}
+    index = tmp_path / ".index"
+    whole = index.read_bytes()
+    for damaged in (whole[:-9], whole.replace(b'"0":', b'"1":').replace(b"results", b"Results", 1)):
+        index.write_bytes(damaged)  # such lines do not count, and their files are read
+        assert seeds_read(tmp_path, 9)[0] == set()
+        assert seeds_read(tmp_path, 2)[0] == {0, 1, 2}
+        assert len(seeds_read(tmp_path, 9)[1]) == 2
+    index.write_bytes(whole)
+    journals(tmp_path)[2].write_bytes(b"")  # what the index says is looked up
+    assert RunDirectory(tmp_path).finished("r", 2) == set()
+
+
+def test_many_sealed_journals_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engram.records.run_directory.MANY_FILES", 8)
+    for seed in range(20):
+        folder = RunDirectory(tmp_path)
+        folder.append(one_row(seed))
+        folder.seal()
+    merged = list(tmp_path.glob("*-merged.parquet"))
+    assert merged
+    assert len(RunDirectory(tmp_path).result_files()) <= 8 + len(merged)
+    assert seeds_read(tmp_path, 99) == (set(), [])
+    assert len(read(tmp_path)) == 20
+    assert RunDirectory(tmp_path).finished_runs() == {("r", k, ""): {0} for k in range(20)}
+
+
+def test_the_former_layout_is_read_and_goes_on(tmp_path: Path) -> None:
+    whole = read(fill(tmp_path, keep="parameters").path)
+    before = whole.frame(), {k: whole.predictions.get(*k) for k in whole.predictions}
+    folder = RunDirectory(unpack(tmp_path))
+    assert not journals(tmp_path)
+    result = read(tmp_path)
+    pd.testing.assert_frame_equal(result.frame(), before[0])
+    for key, one in before[1].items():
+        again = result.predictions.get(*key)
+        assert one is not None
+        assert again is not None
+        np.testing.assert_array_equal(again.full(), one.full())
+    assert result.ledger == whole.ledger
+    assert result.environment == whole.environment
+    folder.append(one_row(0))
+    assert folder.finished_runs() == RunDirectory(tmp_path).finished_runs()
+    assert len(read(tmp_path)) == len(whole) + 1
 
 
 def test_predictions_come_back(tmp_path: Path) -> None:
@@ -152,6 +268,7 @@ def test_many_processes_write_side_by_side(tmp_path: Path) -> None:
     folder = RunDirectory(tmp_path)
     assert folder.finished_runs() == {("r", seed, ""): set(range(5)) for seed in range(4)}
     assert len(folder.result_files()) == 20
+    assert len(journals(tmp_path)) == 4  # each process has its own
     assert sorted(entry["seed"] for entry in read(tmp_path).ledger) == sorted([0, 1, 2, 3] * 5)
 
 
@@ -199,7 +316,8 @@ def test_what_another_process_claimed_is_free_when_it_dies(tmp_path: Path) -> No
 def test_an_interrupted_merge_counts_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = fill(tmp_path)
+    fill(tmp_path)
+    folder = RunDirectory(unpack(tmp_path))  # journals are never removed
     rows = len(read(tmp_path).frame())
 
     def killed(_: Path, **__: bool) -> None:
@@ -218,15 +336,13 @@ def test_an_interrupted_merge_counts_nothing_twice(
     assert len(read(tmp_path).frame()) == rows
 
 
-def test_parts_of_killed_writers_stay_incomplete_after_a_merge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_killed_writers_stay_incomplete_after_a_merge(tmp_path: Path) -> None:
     folder, items = RunDirectory(tmp_path), make_items()
     kept = Prediction.from_scores(make_scores(items, 0), items, recipe="r", seed=7, stage=0)
-    with monkeypatch.context() as patch:
-        patch.setattr("engram.records.run_directory.write_part", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            folder.append(one_row(7), predictions=[kept], ledger={"seed": 7})
+    folder.append(one_row(7), predictions=[kept], ledger={"seed": 7})
+    (path,) = journals(tmp_path)
+    os.truncate(path, path.stat().st_size - 1024)
+    folder = RunDirectory(tmp_path)
     folder.append(one_row(0), ledger={"seed": 0})
     folder.append(one_row(1), ledger={"seed": 1})
     assert folder.compact() == 2
@@ -241,10 +357,10 @@ def test_many_parts_are_merged_by_themselves_and_readers_see_all_of_them(
     folder, reader, copied = RunDirectory(tmp_path), RunDirectory(tmp_path), 0
     usual = table_parts._merge_files
 
-    def counting(where: Path, files: list[Path]) -> int:
+    def counting(where: Path, files: list[RecordFile], sealed: Collection[str]) -> int:
         nonlocal copied
         copied += sum(len(read_part(path)) for path in files)
-        return usual(where, files)
+        return usual(where, files, sealed)
 
     monkeypatch.setattr(table_parts, "_merge_files", counting)
     for seed in range(64):
@@ -288,6 +404,7 @@ def test_bad_use_is_refused(tmp_path: Path) -> None:
 
 def test_broken_files_are_listed_and_the_rest_is_read(folder: RunDirectory) -> None:
     whole = read(folder.path)
+    unpack(folder.path)
     broken = [
         sorted(folder.path.glob(pattern))[0]
         for pattern in ("results-*", "predictions-*", "ledger-*", "recipes/bbbbbbbbbbbb.yaml")

@@ -32,6 +32,7 @@ from engram.reproduce import (
 from engram.reproduce.cost_estimate import count_steps, estimate_costs
 from engram.reproduce.result_tables import COLUMNS, render_lines
 from tests.engine.test_evaluation import tree
+from tests.loose_files import unpack
 from tests.refusals import refuses
 from tests.reproduce.invented_paper import STEPS, cell, entry_of, small_recipe
 
@@ -134,7 +135,7 @@ def test_steps_are_those_of_the_engine(method, steps, tmp_path):
     entry = replace(entry_of(cell("Finetune", "F")), recipes=(recipe,))
     table = PaperTable(name="t/1", cells=(cell("Finetune", "F"),), entry=lambda _: entry)
     made = reproduce(table, out=tmp_path)
-    frame = pd.concat(pd.read_parquet(p) for p in tmp_path.glob("results-*.parquet"))
+    frame = pd.concat(map(pd.read_parquet, unpack(tmp_path).glob("results-*.parquet")))
     rows = frame[frame.metric == "steps"].sort_values("stage")
     assert rows.value.tolist() == steps
     assert made.open_runs == 0

@@ -5,6 +5,7 @@ task at which a run resumes, and copies of a learner to all ranks.
 from __future__ import annotations
 
 import json
+import os
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -129,35 +130,44 @@ def load_state_dict(learner: RunLearner, tensors: dict[str, Tensor], facts: dict
         setattr(learner, name, value)
 
 
-def save_checkpoint(learner: RunLearner, folder: Path, leave_out: Collection[str] = ()) -> Path:
+def save_checkpoint(
+    learner: RunLearner, folder: Path, leave_out: Collection[str] = (), *, synced: bool = True
+) -> Path:
     """Write the learner after its current stage; `prune_checkpoints` removes older ones.
 
-    The folder is named after the run; its parent must be in a run directory.
+    The folder is named after the run; its parent must be in a run directory. A checkpoint that is
+    not `synced` outlives the process, but may not outlive a power failure.
     """
     tensors, facts = state_dict(learner, leave_out)
     path = folder / f"stage-{learner.stage:04d}.safetensors"
-    return write_tensors_and_facts(path, tensors, {**facts, "run": folder.name})
+    return write_tensors_and_facts(path, tensors, {**facts, "run": folder.name}, synced=synced)
 
 
-def write_tensors_and_facts(path: Path, tensors: dict[str, Tensor], facts: Any) -> Path:
+def write_tensors_and_facts(
+    path: Path, tensors: dict[str, Tensor], facts: Any, *, synced: bool = True
+) -> Path:
     """Write tensors and facts to `path` atomically.
 
     Creates missing folders ``checkpoint/RUN``, but not a run directory that has been deleted.
     """
-    make_folder(path.parent, inside=path.parents[2])
-    return save_tensors(path, tensors, {"facts": json.dumps(facts)})
+    make_folder(path.parent, inside=path.parents[2], synced=synced)
+    return save_tensors(path, tensors, {"facts": json.dumps(facts)}, synced=synced)
 
 
-def prune_checkpoints(folder: Path, *, finished: bool = False) -> None:
-    """Delete all but the newest checkpoints, or all if the run is `finished`."""
-    files = sorted(folder.glob("stage-*.safetensors"))
-    for old in files if finished else files[:-KEPT_CHECKPOINTS]:
-        old.unlink(missing_ok=True)
+def prune_checkpoints(folder: Path, *, finished: bool = False, spare: Path | None = None) -> None:
+    """Delete all but the newest checkpoints and `spare`, or all if the run is `finished`."""
+    found = sorted(os.listdir(folder)) if folder.is_dir() else []
+    files = [one for one in found if one.startswith("stage-") and one.endswith(".safetensors")]
+    old = set(files if finished else files[:-KEPT_CHECKPOINTS])
+    if spare is not None and not finished:
+        old.discard(spare.name)
     if finished:
-        for broken in folder.glob(f"*{DAMAGED_SUFFIX}"):
-            broken.unlink(missing_ok=True)
-    if finished and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+        old |= {one for one in found if one.endswith(DAMAGED_SUFFIX)}
+    for one in old:
+        (folder / one).unlink(missing_ok=True)
+    if finished and old == set(found) and folder.is_dir():
+        with suppress(OSError):  # written to by another process just now
+            folder.rmdir()
 
 
 def warn(text: str) -> None:

@@ -31,15 +31,16 @@ def estimate_bytes(learners: Collection[RunLearner], leave_out: Collection[str] 
 
 
 def save_group(
-    learners: Mapping[str, RunLearner], folder: Path, leave_out: Collection[str] = ()
-) -> Path:
+    learners: Mapping[str, RunLearner], folder: Path, leave_out: Collection[str] = (),
+    *, synced: bool = True,
+) -> Path:  # fmt: skip
     """Write learners, by the ids of their runs, after the same stage."""
     trees = {run: checkpoint.learner_tree(one, leave_out) for run, one in learners.items()}
     facts = {run: checkpoint.learner_facts(one, trees[run]) for run, one in learners.items()}
     tensors = stack_tensors({run: flatten(tree) for run, tree in trees.items()})
     stage = next(iter(learners.values())).stage
     return checkpoint.write_tensors_and_facts(
-        folder / f"{group_name(learners)}-{stage:04d}.safetensors", tensors, facts
+        folder / f"{group_name(learners)}-{stage:04d}.safetensors", tensors, facts, synced=synced
     )
 
 
@@ -81,11 +82,14 @@ def group_name(runs: Collection[str]) -> str:
     return hashlib.sha256(" ".join(sorted(runs)).encode()).hexdigest()[:16]
 
 
-def prune_group(runs: Collection[str], folder: Path, *, finished: bool = False) -> None:
-    """Delete all but the newest files of a group of runs, or all if they are `finished`."""
+def prune_group(
+    runs: Collection[str], folder: Path, *, finished: bool = False, spare: Path | None = None
+) -> None:
+    """Delete all but the newest files of a group of runs and `spare`, or all if `finished`."""
     files = sorted(folder.glob(f"{group_name(runs)}-*.safetensors"), key=stage_in_name)
     for path in files if finished else files[: -checkpoint.KEPT_CHECKPOINTS]:
-        path.unlink(missing_ok=True)
+        if finished or path != spare:
+            path.unlink(missing_ok=True)
 
 
 def stage_in_name(path: Path) -> int:

@@ -20,7 +20,7 @@ class RecordedRecipes(Mapping[str, Mapping[str, Any]]):
 
     def __init__(self, folder: RunDirectory) -> None:
         self.folder = folder
-        self.identities = {name: folder.identity(name) for name in folder.recipes()}
+        self.identities = folder.identities()
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         if name not in self.identities:

@@ -4,6 +4,7 @@ deadline (`StepSaver`).
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -28,6 +29,7 @@ MOST_SEPARATE_FILES = 32  # runs with a file each; larger groups share one
 ALWAYS_WRITTEN_BYTES = 64 << 20  # size up to which state is written after every stage
 WRITTEN_BYTES_PER_SECOND = 200e6  # assumed speed of the disk
 MOST_WRITING_SHARE = 0.05  # share of the training time for writing larger state
+SYNC_SECONDS = 10.0  # training that a power failure may cost; a kill costs none
 
 
 class Checkpoints:
@@ -38,6 +40,9 @@ class Checkpoints:
     `MOST_WRITING_SHARE` of the time since the last one, or the interval of checkpoints inside a
     task has passed, whichever comes first. Parts that the next task initialises are not written. A
     finished run keeps its model.
+
+    Every checkpoint outlives the process. One is synced, so that it outlives a power failure too,
+    if the last one that was is older than `SYNC_SECONDS`, and kept until the next one is.
     """
 
     def __init__(self, folder: RunDirectory, note: checkpoint.Notify) -> None:
@@ -45,12 +50,14 @@ class Checkpoints:
         self.shared = folder.path / "checkpoint" / "groups"
         self._group_files = group_checkpoint.GroupFiles(self.shared, note)
         self._since: dict[str, float] = {}  # run: time of the last checkpoint, or of the start
+        self._synced: dict[str, tuple[float, Path | None]] = {}  # run: the last synced, and when
 
     def load(self, plan: Plan, learner: RunLearner) -> int:
         """Load the newest state of a run into a fresh learner; returns the next stage to train."""
         finished = self.folder.finished(*plan.key)
         own = self.folder.checkpoint_path(*plan.key)
         self._since[own.name] = time.monotonic()
+        self._synced[own.name] = time.monotonic(), None
         alone = checkpoint.load_checkpoint(learner, own, finished, self.note)
         shared = self._group_files.load(learner, own.name, finished) if not alone else 0
         return max(alone, shared)
@@ -67,16 +74,30 @@ class Checkpoints:
         leave_out = _reinitialised_parts(plans[0])
         if not going or not (must or self._worth(going, leave_out)):
             return False
+        synced = must or any(self._sync_due(name) for name in going)
         if len(results) <= MOST_SEPARATE_FILES:
-            for name, learner in going.items():
-                checkpoint.save_checkpoint(
-                    learner, self.folder.path / "checkpoint" / name, leave_out
+            written = {
+                name: checkpoint.save_checkpoint(
+                    learner, self.folder.path / "checkpoint" / name, leave_out, synced=synced
                 )
+                for name, learner in going.items()
+            }
         else:
             learners = {_name(one): one.learner for one in results}
-            group_checkpoint.save_group(learners, self.shared, leave_out)
-        self._since |= dict.fromkeys(going, time.monotonic())
+            path = group_checkpoint.save_group(learners, self.shared, leave_out, synced=synced)
+            written = dict.fromkeys(learners, path)
+        now = time.monotonic()
+        self._since |= dict.fromkeys(going, now)
+        if synced:
+            self._synced |= {name: (now, path) for name, path in written.items()}
         return True
+
+    def _sync_due(self, name: str) -> bool:
+        last, _ = self._synced.get(name, (-math.inf, None))
+        return time.monotonic() - last >= SYNC_SECONDS
+
+    def _spare(self, name: str) -> Path | None:
+        return self._synced.get(name, (0.0, None))[1]
 
     def _keep_models(self, results: Sequence[StageResult], plans: Sequence[Plan]) -> None:
         for one, plan in select_models(results, plans):
@@ -97,14 +118,14 @@ class Checkpoints:
         if len(results) <= MOST_SEPARATE_FILES:
             for one in results:
                 own = self.folder.checkpoint_path(*one.key[:3])
-                checkpoint.prune_checkpoints(own, finished=one.is_last)
+                checkpoint.prune_checkpoints(own, finished=one.is_last, spare=self._spare(own.name))
             return
         first, runs = results[0], [_name(one) for one in results]
         written = self.shared / f"{group_checkpoint.group_name(runs)}-{first.stage:04d}.safetensors"
         if first.stage == len(first.stream) - 1:
             group_checkpoint.prune_group(runs, self.shared, finished=True)
         elif written.is_file():
-            group_checkpoint.prune_group(runs, self.shared)
+            group_checkpoint.prune_group(runs, self.shared, spare=self._spare(runs[0]))
 
     def close(self, plans: Sequence[Plan]) -> None:
         """Remove files from which no run will resume."""

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,12 +29,13 @@ from engram.experiments.reevaluate import (
     reevaluate_runs,
 )
 from engram.experiments.stage_records import measure_results, stored_arrays
-from engram.io import write_together
+from engram.io import to_plain, write_together
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import nbytes
 from engram.records import (
     EvaluationItems,
     Prediction,
+    Predictions,
     Result,
     Rows,
     RunDirectory,
@@ -42,11 +43,18 @@ from engram.records import (
     read,
     run_id,
 )
+from engram.records.journal import RecordFile
 from engram.records.locks import Claims
+from engram.records.long_table import to_frame
+from engram.records.predictions import StageKey
 from engram.records.probe_arrays import ProbeArrays, StoredArrays
+from engram.records.reading import find_models
 from engram.records.run_arrays import RunKey
 from engram.records.saved_models import ModelLocation
 from engram.records.stage_result import StageResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Recorder:
@@ -96,12 +104,14 @@ class Recorder:
             self._say_diverged()
             if not self.open and not self._worker:
                 with suppress(OSError):  # left by a worker that died after recording all
-                    self.folder.tidy()
+                    self.folder.tidy(plan.key for plan in plans)
         self._rerun, self._deadline, self._every = rerun, deadline, checkpoint_every
-        self._began, self._environment = time.perf_counter(), ""
+        self._began = time.perf_counter()
         self._modes: list[dict[str, Any]] = []  # of groups whose way of training was measured
+        self._timed = False  # whether the time is recorded
+        self._going = len(self.open)  # runs that have not ended
         self._items: dict[tuple[str, str], EvaluationItems] = {}
-        self._memory = MemoryRecords()
+        self._memory, self._written = MemoryRecords(), WrittenRecords()
         self._pending: list[StageResult] = []  # results whose group is not complete
         self.callback.begin(self.plans, len(self.plans) - len(self.open))
 
@@ -155,11 +165,11 @@ class Recorder:
         if self.folder is None:
             return
         if not self._worker:
-            self.folder.tidy()
+            self.folder.tidy(plan.key for plan in self.open)
         with write_together():
             self._write_recipes_and_items(self.folder)
-        # written now in case the process is killed, and again at the end with the time
-        self._environment = self.folder.write_environment(self._environment_facts())
+        if self._modes:  # a run that is killed in its first task resumes in the way it began
+            self._written.append(self.folder, (), None, environment=self._environment_facts())
         self.checkpoints = Checkpoints(self.folder, self.callback.note)
         # only this rank saves, so several ranks stop between stages
         deadline = None if distributed.current_ranks() else self._deadline
@@ -289,32 +299,44 @@ class Recorder:
         if self.folder is None:
             self._memory.append(results, plans)
             return
+        self._going -= sum(one.is_last for one in results)
         ledgers = collect_ledgers(results)
-        self.folder.append(
-            Rows.join([one.rows for one in results]),
+        self._written.append(
+            self.folder, [one.key for one in results],
+            Rows.join([one.rows for one in results]).arrow(),
             predictions=collect_predictions(results, plans), arrays=stored_arrays(results),
             ledger={"runs": ledgers} if ledgers else None,
             probes=list_probed_stages(results, plans) or None,
+            environment=self._describe_environment(),
         )  # fmt: skip
+
+    def _describe_environment(self) -> dict[str, Any] | None:
+        """Describe the environment with the first stage, and with the last one and its time."""
+        self._timed = not self._going
+        if self._timed:
+            return self._environment_facts(seconds=time.perf_counter() - self._began)
+        return None if self._written.environment_part else self._environment_facts()
 
     def close(self) -> None:
         """Finish: record the time, and remove checkpoints from which no run will resume."""
         if self.folder is not None and self.checkpoints is not None:
             self.checkpoints.close(self.open)
-            seconds = time.perf_counter() - self._began
-            facts = self._environment_facts(seconds=seconds)
-            self.folder.write_environment(facts, self._environment)
-            if not self._worker:  # workers merge when they append
-                self.folder.merge_if_many()
-                self.folder.tidy()  # remove files of workers that were killed
+            if not self._timed and self._written.environment_part:  # ended before all was trained
+                facts = self._environment_facts(seconds=time.perf_counter() - self._began)
+                self._written.append(self.folder, (), None, environment=facts)
+            self._written.seal(self.folder)
+            if not self._worker:
+                self.folder.tidy(plan.key for plan in self.open)  # left by workers that were killed
 
     # -- afterwards ------------------------------------------------------------------------------
     def result(self) -> Result:
         """Return the runs of the plans, finished now or before, in the order of the plans."""
-        if self.folder is not None and self.folder.result_files():
-            found = read(self.folder.path, recipes={plan.recipe for plan in self.plans})
-        else:
+        if self.folder is None:
             found = self._memory.result(self.plans, self._items, self._environment_facts())
+        elif self._written.hold_all(self.plans, self.folder):
+            found = self._written.result(self.plans, self._items, self.folder)
+        else:
+            found = read(self.folder.path, recipes={plan.recipe for plan in self.plans})
         return found.of_runs(plan.key for plan in self.plans)
 
 
@@ -418,4 +440,68 @@ class MemoryRecords:
             ledger=self._ledgers,
             environment=[facts],
             models=self._models.get,
+        )
+
+
+class WrittenRecords:
+    """Records that this process has written, from which a result is made without reading them.
+
+    Predictions and arrays are read from their files when they are asked for.
+    """
+
+    def __init__(self) -> None:
+        self.environment_part = ""  # the part that describes the environment
+        self._tables: list[pa.Table] = []
+        self._stages: dict[RunKey, set[int]] = {}
+        self._ledger: list[dict[str, Any]] = []
+        self._environment: dict[str, Any] = {}
+        self._files: tuple[RecordFile, ...] = ()
+
+    def append(
+        self, folder: RunDirectory, stages: Iterable[StageKey], table: pa.Table | None,
+        **records: Any,
+    ) -> None:  # fmt: skip
+        """Append a part with some stages to the directory, as `RunDirectory.append` takes it."""
+        part = folder.append(table, environment_part=self.environment_part, **records)
+        if table is not None:
+            self._tables.append(table)
+        for one in stages:
+            self._stages.setdefault(RunKey(*one[:3]), set()).add(one.stage)
+        if (ledger := records.get("ledger")) is not None:
+            self._ledger.append({"part": part, **to_plain(ledger)})
+        if (facts := records.get("environment")) is not None:
+            self.environment_part = self.environment_part or part
+            self._environment = {"part": self.environment_part, **to_plain(facts)}
+
+    def seal(self, folder: RunDirectory) -> None:
+        """Note that the directory has all that this process writes."""
+        self._files = folder.own_files
+        folder.seal()
+
+    def hold_all(self, plans: Sequence[Plan], folder: RunDirectory) -> bool:
+        """Whether nothing of the plans was recorded before, or by another process."""
+        return all(
+            self._stages.get(RunKey(*plan.key), set()) == folder.finished(*plan.key)
+            for plan in plans
+        )
+
+    def result(
+        self,
+        plans: Sequence[Plan],
+        items: Mapping[tuple[str, str], EvaluationItems],
+        folder: RunDirectory,
+    ) -> Result:
+        """Build a result, as `read` does."""
+        import pyarrow as pa
+
+        kept = {(plan.recipe, plan.order) for plan in plans if plan.keep != "counts"}
+        return Result(
+            to_frame(pa.concat_tables(self._tables)) if self._tables else Rows().frame(),
+            recipes={plan.recipe: to_plain(dict(plan.content)) for plan in plans},
+            predictions=Predictions(one for one in self._files if one.kind == "predictions"),
+            arrays=ProbeArrays(one for one in self._files if one.kind == "arrays"),
+            items={key: one for key, one in items.items() if key in kept},
+            ledger=self._ledger,
+            environment=[self._environment] if self._environment else [],
+            models=find_models([folder]),
         )

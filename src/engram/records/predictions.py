@@ -5,7 +5,6 @@ in 16-bit floats, and the part files that hold such entries.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, bad, check_choice, wrap_read_errors
-from engram.io import TensorFile, save_tensors
+from engram.io import pack_tensors
 from engram.records import head_views, prediction_scoring
+from engram.records.journal import RecordFile, as_record
 from engram.records.scored_items import HEADS, EvaluationItems
 from engram.records.table_parts import Problem
 from engram.records.tombstones import Tombstones
@@ -98,10 +98,13 @@ class PartFiles(Generic[K, V, P]):
     """
 
     def __init__(
-        self, files: Iterable[Path], memory: Mapping[K, V], marks: Tombstones | None = None
+        self,
+        files: Iterable[Path | RecordFile],
+        memory: Mapping[K, V],
+        marks: Tombstones | None = None,
     ) -> None:
-        self._files = sorted(files, key=lambda path: path.name)
-        self._marks = {path.parent: marks or Tombstones() for path in self._files}
+        self._files = sorted(map(as_record, files), key=lambda file: file.name)
+        self._marks = {file.path.parent: marks or Tombstones() for file in self._files}
         self._memory = dict(memory)
         self._index: dict[K, P] | None = None
         self._problems: list[Problem] = []
@@ -116,19 +119,18 @@ class PartFiles(Generic[K, V, P]):
             whole._marks |= one._marks
         return whole
 
-    def _held(self, path: Path) -> Mapping[K, P]:
+    def _held(self, file: RecordFile) -> Mapping[K, P]:
         """Return the entries of a file that are not superseded, with their positions."""
         raise NotImplementedError
 
     def _places(self) -> dict[K, P]:
         if self._index is None:
             self._index = {}
-            for path in self._files:
+            for file in self._files:
                 try:
-                    self._index.update(self._held(path))
+                    self._index.update(self._held(file))
                 except RecordError as problem:
-                    reason = str(problem).removeprefix(f"{path}: ")
-                    self._problems.append(Problem(str(path), reason))
+                    self._problems.append(Problem.of(file, problem))
         return self._index
 
     @property
@@ -301,8 +303,8 @@ def _pack_prediction(predicted: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return predicted.astype(np.uint16 if predicted.max(initial=0) <= MOST_UINT16 else np.uint32)
 
 
-def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Prediction]) -> Path:
-    """Write the predictions of some runs and stages as one part file, atomically."""
+def pack_predictions(predictions: Sequence[Prediction]) -> bytes:
+    """Return the predictions of some runs and stages as the content of a part file."""
     arrays = {
         f"{i}/{name}": np.ascontiguousarray(getattr(one, name))
         for i, one in enumerate(predictions)
@@ -315,19 +317,19 @@ def write_predictions(path: str | os.PathLike[str], predictions: Sequence[Predic
         for name, value in (one.buffers or {}).items()
     }
     facts = {"format": _FORMAT, "moments": json.dumps([list(p.key) for p in predictions])}
-    return save_tensors(path, arrays, facts)
+    return pack_tensors(arrays, facts)
 
 
-def _keys(path: Path) -> list[StageKey]:
+def _keys(file: RecordFile) -> list[StageKey]:
     """Read the runs and stages of a part file from its header."""
-    facts = TensorFile(path, what="predictions file").facts
+    facts = file.tensors("predictions file").facts
     if facts.get("format") != _FORMAT:
-        raise RecordError(f"{path}: not a predictions file of this version")
-    with wrap_read_errors(path, "predictions file"):
+        raise RecordError(f"{file}: not a predictions file of this version")
+    with wrap_read_errors(file, "predictions file"):
         return [stage_key(*one) for one in json.loads(facts["moments"])]
 
 
-class Predictions(PartFiles[StageKey, Prediction, tuple[Path, int]]):
+class Predictions(PartFiles[StageKey, Prediction, tuple[RecordFile, int]]):
     """Predictions of many runs, read from part files one run and stage at a time.
 
     Where several parts hold the same run and stage, the last one counts.
@@ -335,7 +337,7 @@ class Predictions(PartFiles[StageKey, Prediction, tuple[Path, int]]):
 
     def __init__(
         self,
-        files: Iterable[Path] = (),
+        files: Iterable[Path | RecordFile] = (),
         *,
         memory: Iterable[Prediction | None] = (),
         marks: Tombstones | None = None,
@@ -348,7 +350,7 @@ class Predictions(PartFiles[StageKey, Prediction, tuple[Path, int]]):
             replace(one, key=StageKey(*new, key.stage))
             for new, old in runs.items() for key, one in self._memory.items() if key[:3] == old
         ])  # fmt: skip
-        stages: dict[RunName, list[tuple[int, tuple[Path, int]]]] = {}
+        stages: dict[RunName, list[tuple[int, tuple[RecordFile, int]]]] = {}
         for key, place in self._places().items():
             stages.setdefault(key[:3], []).append((key.stage, place))
         found._index = {
@@ -357,9 +359,9 @@ class Predictions(PartFiles[StageKey, Prediction, tuple[Path, int]]):
         }  # fmt: skip
         return found
 
-    def _held(self, path: Path) -> dict[StageKey, tuple[Path, int]]:
-        part, hidden = path.stem.removeprefix("predictions-"), self._marks[path.parent].hides
-        return {m: (path, i) for i, m in enumerate(_keys(path)) if not hidden(m[:3], part)}
+    def _held(self, file: RecordFile) -> dict[StageKey, tuple[RecordFile, int]]:
+        part, hidden = file.part, self._marks[file.path.parent].hides
+        return {m: (file, i) for i, m in enumerate(_keys(file)) if not hidden(m[:3], part)}
 
     def __repr__(self) -> str:
         return f"Predictions({len(self)} of one run and stage)"
@@ -373,8 +375,8 @@ class Predictions(PartFiles[StageKey, Prediction, tuple[Path, int]]):
         return None if place is None else _load(*place, key)
 
 
-def _load(path: Path, index: int, key: StageKey) -> Prediction:
-    file = TensorFile(path, what="predictions file")
+def _load(record: RecordFile, index: int, key: StageKey) -> Prediction:
+    file = record.tensors("predictions file")
     names, start = set(file.keys()), f"{index}/buffers/"
     arrays = {
         field: file.get(f"{index}/{field}") for field in _FIELDS if f"{index}/{field}" in names

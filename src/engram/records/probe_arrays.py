@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, wrap_read_errors
-from engram.io import TensorFile, save_tensors
+from engram.io import pack_tensors
+from engram.records.journal import RecordFile
 from engram.records.predictions import PartFiles, RunName, StageKey, stage_key
 from engram.records.tombstones import Tombstones
 
 if TYPE_CHECKING:
     from engram.records.result import Result
 
-ARRAYS_PREFIX = "arrays-"
 _FORMAT = "engram-arrays-1"
 
 
@@ -38,10 +37,8 @@ class StoredArrays:
         return self.key, self.probe.rpartition("@")[0] or self.probe
 
 
-def write_arrays(
-    path: str | os.PathLike[str], stored: Sequence[StoredArrays], *, alone: bool = False
-) -> Path:
-    """Write one part file atomically; `alone` if no results belong to it."""
+def pack_arrays(stored: Sequence[StoredArrays], *, alone: bool = False) -> bytes:
+    """Return the content of a part file; `alone` if no results belong to it."""
     named = {
         f"{i}/{name}": np.ascontiguousarray(value)
         for i, one in enumerate(stored)
@@ -49,10 +46,10 @@ def write_arrays(
     }
     places = [[*one.key, one.probe] for one in stored]
     facts = {"format": _FORMAT, "places": json.dumps(places), "alone": json.dumps(alone)}
-    return save_tensors(path, named, facts)
+    return pack_tensors(named, facts)
 
 
-class ProbeArrays(PartFiles[tuple[StageKey, str], StoredArrays, tuple[Path, int, str]]):
+class ProbeArrays(PartFiles[tuple[StageKey, str], StoredArrays, tuple[RecordFile, int, str]]):
     """Stored arrays of many runs, read one probe, run and stage at a time; the last part counts.
 
     Examples
@@ -64,7 +61,7 @@ class ProbeArrays(PartFiles[tuple[StageKey, str], StoredArrays, tuple[Path, int,
     """
 
     def __init__(
-        self, files: Iterable[Path] = (), *, memory: Iterable[StoredArrays] = (),
+        self, files: Iterable[Path | RecordFile] = (), *, memory: Iterable[StoredArrays] = (),
         marks: Tombstones | None = None,
     ) -> None:  # fmt: skip
         super().__init__(files, {one.place: one for one in memory}, marks)
@@ -101,36 +98,36 @@ class ProbeArrays(PartFiles[tuple[StageKey, str], StoredArrays, tuple[Path, int,
         where = self._places().get(place)
         return None if where is None else _load(*where, place[0])
 
-    def _held(self, path: Path) -> dict[tuple[StageKey, str], tuple[Path, int, str]]:
-        part, marks = path.stem.removeprefix(ARRAYS_PREFIX), self._marks[path.parent]
+    def _held(self, file: RecordFile) -> dict[tuple[StageKey, str], tuple[RecordFile, int, str]]:
+        part, marks = file.part, self._marks[file.path.parent]
         found = {}
-        for i, (key, probe) in enumerate(_header(path)["places"]):
+        for i, (key, probe) in enumerate(_header(file)["places"]):
             place = StoredArrays(key, probe, {}).place
             newest = marks.metrics.get(f"{place[1]}/", {}).get(place[0][:3], "")
             if not marks.hides(place[0][:3], part) and part >= newest:
-                found[place] = path, i, probe
+                found[place] = file, i, probe
         return found
 
 
-def stands_alone(path: Path) -> bool:
+def stands_alone(file: RecordFile) -> bool:
     """Return whether a part file counts without a results file of the same part."""
     try:
-        return bool(_header(path)["alone"])
+        return bool(_header(file)["alone"])
     except RecordError:  # reported as a problem when it is read
         return True
 
 
-def _header(path: Path) -> dict[str, Any]:
-    facts = TensorFile(path, what="file of arrays").facts
+def _header(file: RecordFile) -> dict[str, Any]:
+    facts = file.tensors("file of arrays").facts
     if facts.get("format") != _FORMAT:
-        raise RecordError(f"{path}: not a file of arrays of this version")
-    with wrap_read_errors(path, "file of arrays"):
+        raise RecordError(f"{file}: not a file of arrays of this version")
+    with wrap_read_errors(file, "file of arrays"):
         places = [(stage_key(*key), str(probe)) for *key, probe in json.loads(facts["places"])]
         return {"places": places, "alone": json.loads(facts["alone"])}
 
 
-def _load(path: Path, index: int, probe: str, key: StageKey) -> StoredArrays:
-    file, start = TensorFile(path, what="file of arrays"), f"{index}/"
+def _load(record: RecordFile, index: int, probe: str, key: StageKey) -> StoredArrays:
+    file, start = record.tensors("file of arrays"), f"{index}/"
     names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118
     arrays = {name.removeprefix(start): file.get(name) for name in names}
     return StoredArrays(key, probe, arrays)

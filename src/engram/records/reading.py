@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, bad, check_choice
+from engram.records.journal import RecordFile
 from engram.records.long_table import Rows, from_frame, to_frame
 from engram.records.predictions import Predictions
 from engram.records.probe_arrays import ProbeArrays
@@ -23,6 +24,7 @@ from engram.records.table_parts import (
     PartContents,
     Problem,
     drop_repeats,
+    journal_problems,
     read_folders,
     result_files,
 )
@@ -48,14 +50,14 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
         raise bad("paths", "at least one run directory", "none")
     folders = [RunDirectory(path, create=False) for path in paths]
     parts = read_folders([folder.path for folder in folders], result_files)
-    problems = list(parts.problems)
+    problems = [*parts.problems, *(p for one in folders for p in journal_problems(one.path))]
     if not parts.files and not problems:
         shown = ", ".join(str(folder.path) for folder in folders)
-        if any(any((folder.path / "recipes").glob("*.yaml")) for folder in folders):
+        if any(folder.recipes() for folder in folders):
             raise RecordError(
                 f"{shown}: no task of any run is finished yet; engram resume continues them"
             )
-        raise RecordError(f"{shown}: no results-*.parquet file found; not a run directory?")
+        raise RecordError(f"{shown}: no results-* file found; not a run directory?")
     contents: dict[str, Any] = {}
     for folder in folders:
         contents |= _recipes(folder, problems, recipes)
@@ -67,11 +69,11 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
         frame, recipes=contents, items=_find_items(folders), ledger=ledger,
         predictions=Predictions.join(folder.predictions() for folder in folders),
         arrays=ProbeArrays.join(folder.arrays() for folder in folders),
-        problems=problems, environment=environment, models=_find_models(folders),
+        problems=problems, environment=environment, models=find_models(folders),
     )  # fmt: skip
 
 
-def _find_models(folders: Sequence[RunDirectory]) -> ModelSource:
+def find_models(folders: Sequence[RunDirectory]) -> ModelSource:
     """Return a lookup of model files by run."""
 
     def models(run: RunKey) -> Path | None:
@@ -114,8 +116,7 @@ def _recipes(
         try:
             found[name] = folder.recipe(name)
         except RecordError as problem:
-            path = str(folder.path / "recipes" / f"{name}.yaml")
-            problems.append(Problem(path, str(problem).removeprefix(f"{path}: ")))
+            problems.append(Problem.of(folder.path / "recipes" / f"{name}.yaml", problem))
     return found
 
 
@@ -165,7 +166,9 @@ def combine(results: Iterable[Result]) -> Result:
     tables = [from_frame(one.frame()) for one in several]
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     part = np.repeat(np.arange(len(tables), dtype=np.int32), [len(t) for t in tables])
-    whole = drop_repeats(PartContents(table, part, tuple(Path(str(i)) for i in range(len(tables)))))
+    whole = drop_repeats(
+        PartContents(table, part, tuple(RecordFile(Path(str(i))) for i in range(len(tables))))
+    )
 
     def items(recipe: str, order: str) -> EvaluationItems | None:
         every = (one.items(recipe, order) for one in reversed(several))

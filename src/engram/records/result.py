@@ -18,18 +18,14 @@ from engram.records.label_tree import distinct_rows, find_label_tree, refinement
 from engram.records.long_table import from_frame
 from engram.records.method_comparison import compare_methods
 from engram.records.prediction_scoring import average_name
-from engram.records.predictions import write_predictions
-from engram.records.probe_arrays import ARRAYS_PREFIX as ARRAYS
-from engram.records.probe_arrays import write_arrays
 from engram.records.recompute import find_final_prediction, find_prediction
 from engram.records.run_arrays import Floats, RunKey
-from engram.records.run_directory import RunDirectory, new_part
+from engram.records.run_directory import RunDirectory
 from engram.records.run_metrics import CURRENT_TASK, recorded_views
 from engram.records.run_table import RunTable
 from engram.records.saved_models import save_models
 from engram.records.scored_items import Bools, EvaluationItems
 from engram.records.summary import _format_cell, headline, mean_std, summary_names
-from engram.records.table_parts import write_part
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -490,15 +486,13 @@ def save(result: Result, path: str | os.PathLike[str]) -> None:
         items = result.items(*run)
         if items is not None:
             folder.write_items(*run, items)
-    part = new_part()
-    stored = [result.predictions.get(*key) for key in result.predictions]
-    kept = [one for one in stored if one is not None]
-    if kept:
-        write_predictions(folder.path / f"predictions-{part}.safetensors", kept)
-    arrays = [one for place in result.stored if (one := result.stored.stored(*place)) is not None]
-    if arrays:
-        write_arrays(folder.path / f"{ARRAYS}{part}.safetensors", arrays)
-    write_part(folder.path / f"results-{part}.parquet", from_frame(result.frame()))
+    folder.append(
+        from_frame(result.frame()),
+        predictions=[result.predictions.get(*key) for key in result.predictions],
+        arrays=[
+            one for place in result.stored if (one := result.stored.stored(*place)) is not None
+        ],
+    )
     for kind, documents in (("ledger", result.ledger), ("environment", result.environment)):
         for document in documents:
             content = {k: v for k, v in document.items() if k != "part"}

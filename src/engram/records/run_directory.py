@@ -1,6 +1,6 @@
 """`RunDirectory`: append-only, crash-safe files of runs, written by many processes at once.
 
-Besides: file names, the index of finished stages, the list of recipes and the recipe files.
+Besides: file names, finished stages and the index of files, the list of recipes, recipe files.
 """
 
 from __future__ import annotations
@@ -8,21 +8,27 @@ from __future__ import annotations
 import errno
 import hashlib
 import itertools
+import json
 import os
 import re
 import secrets
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from engram.errors import RecordError, bad, wrap_read_errors
 from engram.io import (
     DiskError,
     check_folder_path,
+    dump_json,
     list_names,
     make_folders,
+    parse_json,
     read_json,
     read_text,
     read_yaml,
@@ -31,23 +37,37 @@ from engram.io import (
     write_json,
     write_yaml,
 )
-from engram.records.long_table import Rows, to_frame
-from engram.records.predictions import Prediction, Predictions, write_predictions
-from engram.records.probe_arrays import ARRAYS_PREFIX as ARRAYS
-from engram.records.probe_arrays import ProbeArrays, StoredArrays, stands_alone, write_arrays
-from engram.records.run_arrays import end_of_stage_rows, list_finished_stages
+from engram.records.journal import (
+    JOURNAL_SUFFIX,
+    RESULTS_PREFIX,
+    SETTLED,
+    Journal,
+    RecordFile,
+    list_records,
+    read_journal,
+)
+from engram.records.long_table import Rows
+from engram.records.predictions import Prediction, Predictions, pack_predictions
+from engram.records.probe_arrays import ProbeArrays, StoredArrays, pack_arrays, stands_alone
 from engram.records.scored_items import EvaluationItems, read_items, write_items
 from engram.records.table_parts import (
     MANY_FILES,
+    MERGED_SUFFIX,
+    RESULTS_SUFFIXES,
+    EndedStages,
     Problem,
+    journal_problems,
+    list_ended_stages,
     merge_parts,
-    merged_part_ids,
-    part_id,
+    merged_parts,
+    pack_record,
     read_parts,
     result_files,
-    write_part,
 )
 from engram.records.tombstones import MARK_PREFIX, Tombstones, write_mark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class RunDirectory:
@@ -78,6 +98,7 @@ class RunDirectory:
             raise bad("path", "an existing run directory", str(path))
         self._recorded = FinishedStages(self.path)
         self._place = _directory_identity(self.path)
+        self._journal: Journal | None = None
         self._appended = 0
 
     def __repr__(self) -> str:
@@ -106,72 +127,103 @@ class RunDirectory:
 
     def append(
         self,
-        rows: Rows | None,
+        rows: Rows | pa.Table | None,
         *,
         predictions: Iterable[Prediction | None] = (),
         ledger: Any = None,
         environment: Any = None,
         probes: Any = None,
         arrays: Sequence[StoredArrays] = (),
+        environment_part: str = "",
     ) -> str:
         """Add one part, which is on disk when this returns. Rows must cover whole stages.
 
-        The results file is written last: a stage counts as finished only when all else is there.
+        All of it is one block at the end of this process's journal, the results last: a stage
+        counts as finished only when all else is there.
 
         Returns
         -------
-        The part id.
+        The part id. An `environment` may take the place of that of an earlier part,
+        `environment_part`.
         """
         self.check_there()
         kept = [p for p in predictions if p is not None]
-        if kept and not rows:
+        if kept and rows is None:
             raise bad("rows", "the rows that belong to the predictions", "none")
         part = new_part()
+        files: dict[str, bytes] = {}
         if kept:
-            write_predictions(self.path / f"predictions-{part}.safetensors", kept)
-        alone = {} if rows else {"alone": True}  # no results file will complete this part
+            files[f"predictions-{part}.safetensors"] = pack_predictions(kept)
+        # no results file will complete this part
+        alone = {"alone": True} if rows is None else {}
         if ledger is not None:
             whole = ledger if isinstance(ledger, Mapping) else {"entries": ledger}
-            write_json(self.path / f"ledger-{part}.json", {**whole, **alone})
+            files[f"ledger-{part}.json"] = dump_json({**whole, **alone})
         if probes is not None:  # the probes that have measured each stage
-            write_json(self.path / f"probes-{part}.json", {"runs": probes, **alone})
+            files[f"probes-{part}.json"] = dump_json({"runs": probes, **alone})
         if arrays:
-            path = self.path / f"{ARRAYS}{part}.safetensors"
-            write_arrays(path, arrays, alone=not rows)
+            files[f"arrays-{part}.safetensors"] = pack_arrays(arrays, alone=rows is None)
         if environment is not None:
-            self.write_environment(environment, part)
-        if rows:
-            write_part(self.path / f"results-{part}.parquet", rows)
-            self._appended += 1
-            if self._appended % (MANY_FILES // 4) == 0:
-                self.merge_if_many()
+            files[f"environment-{environment_part or part}.json"] = dump_json(environment)
+        if rows is None:
+            self._own_journal(part).append(files)
+            return part
+        table = rows.arrow() if isinstance(rows, Rows) else rows
+        results, content = pack_record(f"{RESULTS_PREFIX}{part}", table)
+        files[results] = content
+        journal = self._own_journal(part)
+        where = journal.append(files)
+        self._recorded.add(journal.path.name, where, results, table)
+        self._appended += 1
+        if self._appended % (MANY_FILES // 4) == 0:
+            merge_parts(self.path, least=MANY_FILES)
         return part
 
-    def merge_if_many(self) -> None:
-        """Merge results files if there are so many that reading them is slow."""
-        merge_parts(self.path, least=MANY_FILES)
+    def _own_journal(self, part: str) -> Journal:
+        if self._journal is None or self._journal.process != os.getpid():
+            self._journal = Journal(self.path / f"{RESULTS_PREFIX}{part}{JOURNAL_SUFFIX}")
+        return self._journal
 
-    def write_environment(self, facts: Any, part: str = "") -> str:
-        """Write facts about software and device, for a part if given, and return the part id."""
-        part = part or new_part()
-        write_json(self.path / f"environment-{part}.json", facts)
-        return part
+    @property
+    def own_files(self) -> tuple[RecordFile, ...]:
+        """The record files that this object has written and not sealed yet."""
+        there = self._journal is not None and self._journal.path.exists()
+        return read_journal(self._journal.path).files if self._journal and there else ()
+
+    def seal(self) -> None:
+        """Note in the index what this object has written, after which it begins a new journal.
+
+        If there are many results files, which are slow to read, they are merged.
+        """
+        journal, self._journal = self._journal, None
+        if journal is not None and journal.process == os.getpid():
+            self._recorded.seal(journal.path)
+        if self._recorded.count_unmerged() >= MANY_FILES:
+            merge_parts(self.path, least=MANY_FILES, sealed=self._recorded.sealed)
+            self._recorded.look(("", 0, ""))  # reads the merged file, for the index
+        self._recorded.write_index()
 
     def check_there(self) -> None:
         """Raise if the directory was deleted or replaced since it was opened."""
         if _directory_identity(self.path) != self._place:
             raise DiskError(FileNotFoundError(errno.ENOENT, "gone"), self.path)
 
-    def tidy(self) -> None:
-        """Remove temporary files of writers that were killed."""
-        for folder in (self.path, self.path / "recipes", *self.path.glob("checkpoint/*")):
+    def tidy(self, runs: Iterable[RunTriple] | None = None) -> None:
+        """Remove temporary files of writers that were killed; of checkpoints, those of some runs.
+
+        Without `runs`, those of all.
+        """
+        shelf = self.path / "checkpoint"
+        names = ["groups", "steps", *(run_id(*run) for run in runs or ())]
+        shelves = shelf.glob("*") if runs is None else (shelf / name for name in names)
+        for folder in (self.path, self.path / "recipes", *shelves):
             remove_leftovers(folder)
 
     def compact(self) -> int:
         """Merge the results parts written so far into one, for fast reading; returns how many.
 
-        Safe beside other writers and readers, and if interrupted: a number counts once. The merged
-        parts are removed by a later call. `append` merges by itself if there are many.
+        Safe beside other writers and readers, and if interrupted: a number counts once. Merged
+        files are removed by a later call. `append` merges by itself if there are many.
         """
         return merge_parts(self.path)
 
@@ -206,17 +258,19 @@ class RunDirectory:
         """Return the directory of a run's checkpoint, which the engine writes."""
         return self.path / "checkpoint" / run_id(recipe, seed, order)
 
-    def result_files(self) -> list[Path]:
+    def result_files(self) -> list[RecordFile]:
         """List the results files that count, oldest first."""
         return result_files(self.path)
 
     def finished(self, recipe: str, seed: int, order: str = "") -> set[int]:
         """Return the stages of a run that are completely recorded."""
-        return set(self._recorded.look().stages.get((recipe, int(seed), order), ()))
+        run = recipe, int(seed), order
+        return set(self._recorded.look(run).stages.get(run, ()))
 
     def diverged(self, recipe: str, seed: int, order: str = "") -> bool:
         """Return whether a run diverged, after which it has no further stages."""
-        return (recipe, int(seed), order) in self._recorded.look().diverged
+        run = recipe, int(seed), order
+        return run in self._recorded.look(run).diverged
 
     def ended(self, recipe: str, seed: int, order: str = "", *, stages: int) -> bool:
         """Return whether a run of so many stages has nothing left to train.
@@ -240,8 +294,8 @@ class RunDirectory:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Results files that could not be read so far."""
-        return tuple(self._recorded.look().problems.values())
+        """Results files that cannot be read, and damage in journals."""
+        return (*self._recorded.look().problems.values(), *journal_problems(self.path))
 
     def recipe(self, recipe: str) -> dict[str, Any]:
         """Read the recipe of an id as a nested plain dict."""
@@ -251,9 +305,23 @@ class RunDirectory:
         """Read the identity of a recipe: the hashes that distinguish it from other experiments."""
         return read_identity(self._recipe_path(recipe))
 
+    def identities(self) -> dict[str, dict[str, Any]]:
+        """Return the format and the names of every recorded experiment, by id, in order.
+
+        Those in the index are not read, since there may be thousands of files.
+        """
+        self._recorded.read_index()
+        known = self._recorded.recipes
+        for recipe in (found := self.recipes()):
+            if recipe not in known:
+                known[recipe] = {name: self.identity(recipe).get(name) for name in INDEXED}
+        return {recipe: known[recipe] for recipe in found}
+
     def recipes(self) -> list[str]:
         """Return the ids of the recipes in the directory: first those listed, in that order."""
-        found = dict.fromkeys(sorted(p.stem for p in (self.path / "recipes").glob("*.yaml")))
+        shelf = self.path / "recipes"
+        names = list_names(shelf, "", ".yaml", any_kind=True) if shelf.is_dir() else ()
+        found = dict.fromkeys(name.removesuffix(".yaml") for name in names if name[0] != ".")
         return list(dict.fromkeys([*(one for one in self.listed() if one in found), *found]))
 
     def listed(self) -> list[str]:
@@ -267,17 +335,16 @@ class RunDirectory:
 
     def predictions(self) -> Predictions:
         """Return the stored predictions of parts whose results file exists."""
-        complete = find_complete_parts(self.path)
-        files = self.path.glob("predictions-*.safetensors")
-        part = {p: p.stem.removeprefix("predictions-") for p in files}
-        marks = Tombstones.read(self.path)
-        return Predictions((p for p, name in part.items() if complete(name)), marks=marks)
+        complete, marks = find_complete_parts(self.path), Tombstones.read(self.path)
+        files = list_records(self.path, "predictions")
+        return Predictions((one for one in files if complete(one.part)), marks=marks)
 
     def arrays(self) -> ProbeArrays:
         """Return the arrays stored by probes."""
-        complete, files = find_complete_parts(self.path), self.path.glob(f"{ARRAYS}*.safetensors")
-        whole = [p for p in files if complete(p.stem.removeprefix(ARRAYS)) or stands_alone(p)]
-        return ProbeArrays(whole, marks=Tombstones.read(self.path))
+        complete, marks = find_complete_parts(self.path), Tombstones.read(self.path)
+        files = list_records(self.path, "arrays")
+        whole = [one for one in files if complete(one.part) or stands_alone(one)]
+        return ProbeArrays(whole, marks=marks)
 
     def documents(self, kind: str) -> tuple[list[dict[str, Any]], list[Problem]]:
         """Read the parts of a kind (ledger, probes, environment), oldest first, and problems."""
@@ -322,68 +389,224 @@ def order_name(order: str) -> str:
     return "h" + hashlib.sha256(order.encode()).hexdigest()[:16]
 
 
-# Finished stages, read again when the directory has changed.
+# Finished stages, read again when the directory has changed, and the index.
 
 
 RunTriple = tuple[str, int, str]  # recipe, seed, order
-_SETTLED = 100_000_000  # ns after which a directory's time stamp surely shows its last change
+INDEX_FILE = ".index"
+INDEXED = ("form", "asked")  # facts of a recipe's identity that the index holds
 
 
 class FinishedStages:
-    """Stages of the runs in a folder; `look` reads what was written since the last call."""
+    """Stages of the runs in a folder; `look` reads what was written since the last call.
+
+    The index tells which runs a file holds, so that the files of other runs are left unread. It is
+    never needed: a file that is not in it is read. Lines have checksums and are only ever appended.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.stages: dict[RunTriple, set[int]] = {}
         self.diverged: set[RunTriple] = set()
         self.problems: dict[str, Problem] = {}  # by file
-        self._read: set[str] = set()
+        self.sealed: set[str] = set()  # journals that do not grow any more
+        self.recipes: dict[
+            str, dict[str, Any]
+        ] = {}  # facts of recipes in the index; may be added to
+        self._indexed: set[str] = set()  # recipes in the index
+        self._index: dict[str, tuple[int, list[RunTriple]]] | None = None  # parts and runs of files
+        self._parts: dict[str, int] = {}  # file: parts in it; of merged ones, less those they hold
+        self._loose: list[str] = []  # files that are not in the index, nor journals
+        self._journals: dict[str, int] = {}  # those that may grow: size when they were last read
+        self._unread: dict[RunTriple, list[str]] = {}  # run: files in the index that hold it
+        self._read: set[str] = set()  # names of record files
+        self._runs: dict[str, set[RunTriple]] = {}  # of files that are not in the index
+        self._added: list[tuple[str, pa.Table]] = []  # by this process: journal, rows
         self._marked: list[str] = []
         self._stamp = -1
 
-    def look(self) -> FinishedStages:
-        """Read the parts that are new since the last call."""
+    def look(self, run: RunTriple | None = None) -> FinishedStages:
+        """Read what is new of a run, or of all."""
+        for _ in range(5):  # a file that vanishes before it is read was merged: try again
+            self._note_added()  # before marks that are found now hide it
+            self._list_files()
+            indexed = dict.fromkeys(
+                self._unread.pop(run, ())
+                if run is not None
+                else (name for names in self._unread.values() for name in names)
+            )
+            if run is None:
+                self._unread = {}
+            fresh = self._records(indexed)
+            if not fresh:
+                break
+            parts = read_parts(fresh)
+            self._read.update(one.name for one in fresh)
+            self.problems.update({one.file: one for one in parts.problems})
+            self._note(list_ended_stages(parts.table))
+            for number, file in enumerate(parts.files):
+                if file.size is None and file.name not in indexed:
+                    rows = parts.table.take(np.flatnonzero(parts.part == number))
+                    self._runs[file.name] = set(list_ended_stages(rows).stages)
+            if all(one.is_there for one in parts.problems):
+                break
+            self._stamp = -1
+        return self
+
+    def _note(self, found: EndedStages) -> None:
+        for run, stages in found.stages.items():
+            self.stages.setdefault(run, set()).update(stages)
+        self.diverged |= found.diverged
+
+    def add(self, journal: str, where: range, results: str, table: pa.Table) -> None:
+        """Add what this process has appended to a journal, which need not be read for it."""
+        self._added.append((journal, table))
+        self._read.add(results)
+        self._parts[journal] = self._parts.get(journal, 0) + 1
+        if self._journals.get(journal, 0) == where.start:  # else it is to be read anew
+            self._journals[journal] = where.stop
+
+    def _note_added(self) -> None:
+        for journal, table in self._added:
+            found = list_ended_stages(table)
+            self._note(found)
+            self._runs.setdefault(journal, set()).update(found.stages)
+        self._added = []
+
+    def _list_files(self) -> None:
+        """List files that were not there at the last call, and forget all if marks were added."""
         try:
             stamp = self.path.stat().st_mtime_ns
         except OSError as problem:
             raise DiskError(problem, self.path) from problem
         if stamp == self._stamp:
-            return self
-        for _ in range(5):  # a file that vanishes before it is read was merged: try again
-            listed = list_names(
-                self.path, ("results-", MARK_PREFIX), ""
-            )  # one listing: there may be thousands
-            marked = [
-                one for one in listed if one.startswith(MARK_PREFIX) and one.endswith(".json")
-            ]
-            if marked != self._marked:  # parts read before may be superseded now
-                self._marked, self._read, self.stages = marked, set(), {}
-                self.diverged = set()
-            parts = [one for one in listed if one.endswith(".parquet")]
-            fresh = [p for p in result_files(self.path, parts) if p.name not in self._read]
-            found, diverged, problems = _read_stages(fresh)
-            if all(Path(one.file).exists() for one in problems):
-                break
-        self.problems.update({one.file: one for one in problems})
-        for run, stages in found.items():
-            self.stages.setdefault(run, set()).update(stages)
-        self.diverged |= diverged
-        self._read.update(p.name for p in fresh)
+            return
+        listed = list_names(self.path, (RESULTS_PREFIX, MARK_PREFIX), "")
+        marked = [one for one in listed if one.startswith(MARK_PREFIX) and one.endswith(".json")]
+        if marked != self._marked:  # parts read before may be superseded now
+            self._marked, self._read, self.stages, self.diverged = marked, set(), {}, set()
+            self._parts, self._journals, self._unread, self._loose = {}, {}, {}, []
+        self._parts = {name: self._parts[name] for name in listed if name in self._parts}
+        index = {} if marked else self.read_index()
+        for name in listed:
+            if name in self._parts or name in self._journals or name in marked:
+                continue
+            if (known := index.get(name)) is not None:
+                self._parts[name], runs = known
+                for run in runs:
+                    self._unread.setdefault(run, []).append(name)
+            elif name.endswith(JOURNAL_SUFFIX):
+                self._journals[name] = -1
+            elif name.endswith(RESULTS_SUFFIXES) and name.startswith(RESULTS_PREFIX):
+                self._loose.append(name)
+                held = merged_parts([self.path / name])[0] if MERGED_SUFFIX in name else ()
+                self._parts[name] = 1 - len(held)
         # A change in the same clock tick would leave the stamp as it is: trust old stamps only.
-        self._stamp = stamp if time.time_ns() - stamp > _SETTLED else -1
-        return self
+        self._stamp = stamp if time.time_ns() - stamp > SETTLED else -1
+
+    def _records(self, indexed: Iterable[str]) -> list[RecordFile]:
+        """List unread results: of files in the index, loose ones, journals that have grown."""
+        grown = []
+        for name, before in self._journals.items():
+            with suppress(OSError):
+                size = os.stat(self.path / name).st_size
+                grown += [name] if size != before else []
+                self._journals[name] = size
+        found = []
+        for name in (*indexed, *self._loose, *grown):
+            path = self.path / name
+            if name.endswith(JOURNAL_SUFFIX):
+                with suppress(RecordError):  # reported as a problem of the journal
+                    own = [one for one in read_journal(path).files if one.kind == "results"]
+                    self._parts[name] = len(own)
+                    found += own
+            else:
+                found.append(RecordFile(path))
+        return [one for one in found if one.name not in self._read]
+
+    # -- the index -------------------------------------------------------------------------------
+    def read_index(self) -> dict[str, tuple[int, list[RunTriple]]]:
+        """Read the index once."""
+        if self._index is None:
+            self._index, found = _read_index(self.path / INDEX_FILE)
+            self.recipes = {**found, **self.recipes}
+            self._indexed = set(found)
+            self.sealed |= {name for name in self._index if name.endswith(JOURNAL_SUFFIX)}
+        return self._index
+
+    def count_unmerged(self) -> int:
+        """Return how many parts are in no merged file."""
+        self._list_files()
+        return sum(self._parts.values())
+
+    def seal(self, journal: Path) -> None:
+        """Note that nothing more will be appended to a journal."""
+        self.sealed.add(journal.name)
+
+    def write_index(self) -> None:
+        """Add what is known of complete files to the index."""
+        self._note_added()
+        if self._marked:  # with marks, everything is read anyway
+            return
+        lines: list[list[Any]] = []
+        for name in [*self._runs]:
+            if not name.endswith(JOURNAL_SUFFIX) or name in self.sealed:
+                runs: dict[str, dict[str, list[int]]] = {}
+                for recipe, seed, order in sorted(self._runs.pop(name)):
+                    runs.setdefault(recipe, {}).setdefault(order, []).append(seed)
+                lines.append(["file", name, self._parts.get(name, 0), runs])
+        for recipe, facts in self.recipes.items():
+            if recipe not in self._indexed:
+                lines.append(["recipe", recipe, *(facts[name] for name in INDEXED)])
+        if lines:
+            self._indexed = set(self.recipes)
+            with suppress(OSError):  # it is never needed
+                _append_index(self.path / INDEX_FILE, lines)
 
 
-def _read_stages(
-    files: Sequence[Path],
-) -> tuple[dict[RunTriple, set[int]], set[RunTriple], tuple[Problem, ...]]:
-    """Read finished stages per run, diverged runs and broken files from part files."""
-    if not files:
-        return {}, set(), ()
-    parts = read_parts(files)
-    frame = to_frame(parts.table)
-    lost = frame[end_of_stage_rows(frame, "diverged") & (frame["value"].to_numpy() > 0)]
-    return list_finished_stages(frame), set(list_finished_stages(lost)), parts.problems
+def _append_index(path: Path, lines: Iterable[Sequence[Any]]) -> None:
+    texts = [json.dumps(line, separators=(",", ":")) for line in lines]
+    # the empty line ends what another writer may have left unfinished
+    whole = "\n" + "".join(f"{text}\t{_line_sum(text)}\n" for text in texts)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        os.write(handle, whole.encode())
+    finally:
+        os.close(handle)
+
+
+def _line_sum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _read_index(
+    path: Path,
+) -> tuple[dict[str, tuple[int, list[RunTriple]]], dict[str, dict[str, Any]]]:
+    """Read parts and runs of files, and facts of recipes; lines that are damaged are left out."""
+    files: dict[str, tuple[int, list[RunTriple]]] = {}
+    recipes: dict[str, dict[str, Any]] = {}
+    try:
+        lines = path.read_bytes().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return files, recipes
+    pairs = (line.rpartition("\t")[::2] for line in lines)
+    good = [text for text, told in pairs if told and told == _line_sum(text)]
+    try:
+        for kind, name, *facts in json.loads(f"[{','.join(good)}]"):
+            if kind == "recipe":
+                recipes[name] = dict(zip(INDEXED, facts, strict=True))
+                continue
+            parts, runs = facts
+            keys = [
+                (r, k, o)
+                for r, orders in runs.items()
+                for o, seeds in orders.items()
+                for k in seeds
+            ]
+            files[name] = parts, keys
+    except (ValueError, TypeError, AttributeError, RecursionError):  # of another version
+        return {}, {}
+    return files, recipes
 
 
 # Files beside the results, which count once the results file of their part exists.
@@ -391,8 +614,9 @@ def _read_stages(
 
 def find_complete_parts(folder: Path) -> Callable[[str], bool]:
     """Return a test of whether the results of a part were written, which completes it."""
-    files = [folder / name for name in list_names(folder, "results-", ".parquet")]
-    done = {part_id(path) for path in files} | merged_part_ids(files)
+    files = list_records(folder, "results")
+    merged = [one.path for one in files if one.part.endswith(MERGED_SUFFIX)]
+    done = {one.part for one in files} | merged_parts(merged)[0]
     return lambda name: name in done
 
 
@@ -402,18 +626,17 @@ def read_documents(folder: Path, kind: str) -> tuple[list[dict[str, Any]], list[
     # an incomplete part is written again, so it must not count twice
     complete = find_complete_parts(folder) if kind != "environment" else lambda name: True
     marks = Tombstones.read(folder)
-    for path in sorted(folder.glob(f"{kind}-*.json"), key=lambda p: p.name):
+    for file in list_records(folder, kind):
         try:
-            content = read_json(path)
+            content = parse_json(file, file.read())
         except RecordError as problem:
-            problems.append(Problem(str(path), str(problem).removeprefix(f"{path}: ")))
+            problems.append(Problem.of(file, problem))
             continue
-        part = path.stem.removeprefix(f"{kind}-")
         whole = dict(content) if isinstance(content, dict) else {"entries": content}
         if marks and isinstance(whole.get("runs"), list):
-            whole["runs"] = [one for one in whole["runs"] if not marks.hides_entry(one, part)]
-        if whole.pop("alone", False) or complete(part):
-            found.append({"part": part, **whole})
+            whole["runs"] = [one for one in whole["runs"] if not marks.hides_entry(one, file.part)]
+        if whole.pop("alone", False) or complete(file.part):
+            found.append({"part": file.part, **whole})
     return found, problems
 
 

@@ -120,7 +120,7 @@ def from_directories(*directories: str | PathLike[str]) -> ReportInput:
             tables += read_reproduction(folder / REPRODUCTION_FILE)
         except RecordError as problem:
             problems.append(str(problem))
-    bare = [path for path in compared if not any(path.glob("results-*.parquet"))]
+    bare = [path for path in compared if not any(path.glob("results-*"))]
     trained = [path for path in map(Path, directories) if path not in bare]
     if bare and not trained:
         empty = pd.DataFrame(columns=list(COLUMNS))

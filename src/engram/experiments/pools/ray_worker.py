@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,12 +28,16 @@ from engram.experiments.plan import RecipePlanner
 from engram.experiments.pools.memory_use import MemoryNeed, measure_memory
 from engram.experiments.pools.pool import PlanKey
 from engram.experiments.pools.worker_messages import EventSender
-from engram.io import TensorFile, make_folder, read_bytes, write_bytes, write_json
+from engram.io import TensorFile, make_folder, read_bytes, write_bytes
 from engram.records import Rows, RunDirectory, run_id
+from engram.records.journal import (
+    JOURNAL_SUFFIX,
+    RESULTS_PREFIX,
+    copy_to_journal,
+    list_journals,
+)
 from engram.records.locks import Claims
-from engram.records.predictions import write_predictions
-from engram.records.run_directory import new_part
-from engram.records.table_parts import read_parts, write_part
+from engram.records.table_parts import read_parts
 
 PROGRESS_SECONDS = 0.5  # seconds between progress messages
 LOCK_WAIT_SECONDS = 30.0  # seconds to wait for a dead worker's locks to disappear
@@ -309,7 +313,7 @@ class Mailbox:
 # resumes them.
 
 
-Files = dict[str, bytes]  # contents by path, relative to the run directory
+Files = dict[str, tuple[int, bytes]]  # by path in the run directory: from where on, and content
 _NOT_SENT = "listed-"  # lists of recipes, which the driver has
 
 
@@ -323,10 +327,15 @@ class Outbox:
     def collect_changes(self) -> tuple[Files, list[str]]:
         """Return new and changed files since the last call, and the names of removed ones."""
         now = self._look()
-        changed = [name for name, stamp in now.items() if self._sent.get(name) != stamp]
+        found: Files = {}
+        for name, stamp in now.items():
+            if self._sent.get(name) != stamp:
+                # journals only grow: what was sent before is not sent again
+                start = self._sent[name][1] if _is_journal(name) and name in self._sent else 0
+                found[name] = start, read_bytes(self.folder / name)[start:]
         gone = [name for name in self._sent if name not in now]
         self._sent = now
-        return {name: read_bytes(self.folder / name) for name in changed}, gone
+        return found, gone
 
     def _look(self) -> dict[str, tuple[int, int]]:
         found = {}
@@ -338,14 +347,21 @@ class Outbox:
         return found
 
 
-def unpack_files(folder: Path, files: Mapping[str, bytes], gone: Sequence[str] = ()) -> None:
+def _is_journal(name: str) -> bool:
+    return name.startswith(RESULTS_PREFIX) and name.endswith(JOURNAL_SUFFIX)
+
+
+def unpack_files(folder: Path, files: Files, gone: Sequence[str] = ()) -> None:
     """Write files into a directory; results come last, because they mark a stage as finished."""
     for name in [*files, *gone]:
         _check_path(name)
-    for name in sorted(files, key=lambda name: (name.startswith("results-"), name)):
-        path = folder / name
+    for name in sorted(files, key=lambda name: (name.startswith(RESULTS_PREFIX), name)):
+        path, (start, content) = folder / name, files[name]
         make_folder(path.parent, inside=folder)
-        write_bytes(path, files[name])
+        if _is_journal(name):
+            copy_to_journal(path, start, content)
+        else:
+            write_bytes(path, content)
     for name in gone:
         (folder / name).unlink(missing_ok=True)
 
@@ -365,7 +381,7 @@ def pack_files(folder: RunDirectory, plans: Sequence[Plan]) -> Files:
     for shared in ("groups", "steps"):
         files = sorted((shelf / shared).glob("[!.]*.safetensors"))
         chosen += [path for path in files if names & _runs_in(path)]
-    found = {path.relative_to(folder.path).as_posix(): read_bytes(path) for path in chosen}
+    found = {path.relative_to(folder.path).as_posix(): (0, read_bytes(path)) for path in chosen}
     begun = [plan for plan in plans if folder.finished(*plan.key)]
     return {**found, **_pack_results(folder, begun)} if begun else found
 
@@ -384,17 +400,15 @@ def _pack_results(folder: RunDirectory, plans: Sequence[Plan]) -> Files:
     keys = {plan.key for plan in plans}
     columns = [table.column(name).to_pylist() for name in ("recipe", "seed", "order")]
     own = [place for place, key in enumerate(zip(*columns, strict=True)) if key in keys]
-    part = new_part()
+    measured = [plan for plan in plans if plan.probes]
     with tempfile.TemporaryDirectory() as name:
-        target = Path(name)
-        measured = [plan for plan in plans if plan.probes]
-        if measured:
-            write_json(target / f"probes-{part}.json", {"runs": _list_probed(folder, measured)})
-            kept = _list_predictions(folder, measured)
-            if kept:
-                write_predictions(target / f"predictions-{part}.safetensors", kept)
-        write_part(target / f"results-{part}.parquet", table.take(np.array(own, np.int64)))
-        return {path.name: path.read_bytes() for path in target.iterdir()}
+        packed = RunDirectory(name)
+        packed.append(
+            table.take(np.array(own, np.int64)),
+            predictions=_list_predictions(folder, measured) if measured else (),
+            probes=_list_probed(folder, measured) if measured else None,
+        )
+        return {path.name: (0, path.read_bytes()) for path in list_journals(packed.path)}
 
 
 def _list_probed(folder: RunDirectory, plans: Sequence[Plan]) -> list[dict[str, Any]]:
