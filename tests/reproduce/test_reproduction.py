@@ -96,16 +96,17 @@ def test_rows_of_several_tasks_are_forecast_once_where_they_are_trained_on_once(
 
 @pytest.mark.parametrize("method", ["Finetune", "IncrementalJoint"])
 @pytest.mark.parametrize("patience", [0, 9])
-def test_rows_that_are_evaluated_are_those_of_the_engine(monkeypatch, method, patience):
+@pytest.mark.parametrize("unseen", [False, True])
+def test_rows_that_are_evaluated_are_those_of_the_engine(monkeypatch, method, patience, unseen):
     """After every stage and, where something watches validation rows, after every epoch."""
     passed, real = [], evaluation._split_rows
 
-    def counted(rows, learner, runs):
+    def counted(rows, *rest):
         passed.append(len(rows))
-        return real(rows, learner, runs)
+        return real(rows, *rest)
 
     monkeypatch.setattr(evaluation, "_split_rows", counted)
-    run = Run(stream=tree(), method=build_method(method),
+    run = Run(stream=tree(), method=build_method(method), unseen=unseen,
               training=Training(batch_size=4, epochs=2, patience=patience))  # fmt: skip
     list(Engine([run], device="cpu").stages())
     assert cost_estimate._count_scored_rows(run) == sum(passed)
