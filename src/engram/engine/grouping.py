@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -227,7 +228,12 @@ class RunGrouping:
 def _method_declarations(method: Method, tasks: int) -> Any:
     """What a method says before it trains; floats that differ may decide it."""
     stages = range(tasks)
-    replays, phases = [method.replay(k) for k in stages], [method.phases(k) for k in stages]
+    replays = [method.replay(k) for k in stages]
+    # functions are bound to methods, which are compared for themselves
+    phases = [
+        [(replace(one, before=None), one.before is None) for one in method.phases(k)]
+        for k in stages
+    ]
     # the host fills memories run by run; only a reservoir on the device must have one size for all
     budget = method.memory if any(one.renew == "step" for one in replays) else None
     before = declared_pretraining(method)
