@@ -120,6 +120,7 @@ def test_every_method_calls_its_own(together):
     methods = [Halved(share=0.5), Halved(share=0.25)]
     streams = toy_runs.make_streams()[:1]
     runs = [toy_runs.make_runs(method, streams)[0] for method in methods]
+    assert Engine(runs, device="cpu", together=together).groups() == [[0, 1]]
     fresh, met = Engine(runs, device="cpu").learner(runs[0]).vector, []
     for stage in Engine(runs, device="cpu", together=together).stages():
         if not stage.stage:

@@ -8,6 +8,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -257,7 +258,7 @@ class RunGrouping:
                     for _ in range(1 + TIMED_REPEATS):  # the first warms up
                         began = clock()
                         for _ in range(times):
-                            now.trainer.run(0, steps, now.schedule.lr, now.live)
+                            now.trainer.run(0, steps, now.rates(0, steps), now.live)
                         spent.append(clock() - began)
                     now.trainer.close()
         except (RuntimeError, MemoryError) as problem:
@@ -361,7 +362,12 @@ def _prefers_lockstep(ratio: float, usual: bool) -> bool:
 def _method_declarations(method: Method, tasks: int) -> Any:
     """What a method says before it trains; floats that differ may decide it."""
     stages = range(tasks)
-    replays, phases = [method.replay(k) for k in stages], [method.phases(k) for k in stages]
+    replays = [method.replay(k) for k in stages]
+    # functions are bound to methods, which are compared for themselves
+    phases = [
+        [(replace(one, before=None), one.before is None) for one in method.phases(k)]
+        for k in stages
+    ]
     # the host fills memories run by run; only a reservoir on the device must have one size for all
     budget = method.memory if any(one.renew == "step" for one in replays) else None
     before = declared_pretraining(method)

@@ -148,7 +148,7 @@ class Net:
         """Whether none of these row weights is 0, so that a pass needs no masking."""
         return any(w is known for known in self._real)
 
-    def omits(self, w: Tensor) -> bool:
+    def may_omit_weights(self, w: Tensor) -> bool:
         """Whether rows that stand beside those of `w` in one pass may do without weights, too.
 
         Without padding, batch statistics are faster on CUDA, but rounded differently.

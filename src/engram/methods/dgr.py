@@ -219,7 +219,7 @@ class DGR(Method):
         if self.passes == "apart":
             task, student = net.task(batch), net(x, w).logits
         else:
-            weights = None if net.omits(batch.w) else self._concatenate(batch.w, w)
+            weights = None if net.may_omit_weights(batch.w) else self._concatenate(batch.w, w)
             both = net(self._concatenate(batch.x, x), weights).logits
             own = slice(self.size, None) if self.size else slice(0, None, 2)
             task = net.networks.objective(both[own], batch)
