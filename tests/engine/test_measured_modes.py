@@ -95,21 +95,29 @@ def test_measuring_moves_no_number(seconds, mapped):
         assert (ours.scores == theirs.scores).all()
 
 
-def test_the_choice_is_recorded_and_kept(seconds, tmp_path):
+def interrupted(self, *_args, **_options):
+    """Instead of `Engine.stages`: before the first stage is done."""
+    raise KeyboardInterrupt
+    yield
+
+
+def test_the_choice_is_recorded_and_kept(seconds, tmp_path, monkeypatch):
     told, asked = seconds
     told[True] = 0.5
-    result = engram.run(stream(), out=tmp_path, seeds=2, **LONG)
+    result = engram.run(stream(), seeds=2, **LONG)
     (modes,) = [one["modes"] for one in result.environment]
     assert [(one["mapped"], one["lockstep_over_alone"]) for one in modes] == [(True, 0.5)]
     assert len(modes[0]["runs"]) == 2
-    # as if it had been interrupted: whoever continues trains in the same way, without measuring
-    for path in tmp_path.glob("results-*"):
-        path.unlink()
+    # whoever continues an interrupted run trains in the same way, without measuring
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Engine, "stages", interrupted)
+        engram.run(stream(), out=tmp_path, seeds=2, **LONG)
     told[True], before = 2.0, len(asked)
     again = engram.run(stream(), out=tmp_path, seeds=2, **LONG)
     assert len(asked) == before
-    last = [one["modes"][0] for one in again.environment if one["modes"]]
+    last = [one["modes"][0] for one in again.environment if one.get("modes")]
     assert [one["mapped"] for one in last] == [True] * len(last)
+    assert last
     assert json.dumps(last)  # not a number is None
     assert np.array_equal(again.matrix, result.matrix, equal_nan=True)
 

@@ -54,10 +54,11 @@ class Normed(nn.Module):
 
 
 def train(
-    method: Method, stream: Stream, *, seed: int = 0, model: Any = TINY, **training: Any
-) -> list[StageResult]:
+    method: Method, stream: Stream, *, seed: int = 0, model: Any = TINY, unseen: bool = False,
+    **training: Any,
+) -> list[StageResult]:  # fmt: skip
     """The stages of one run."""
-    run = Run(stream=stream, method=method, model=model, seed=seed,
+    run = Run(stream=stream, method=method, model=model, seed=seed, unseen=unseen,
               training=Training(**{**SGD, **training}))  # fmt: skip
     return list(Engine([run], device="cpu", together=False).stages())
 
