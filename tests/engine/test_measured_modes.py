@@ -109,9 +109,10 @@ def test_the_choice_is_recorded_and_kept(seconds, tmp_path, monkeypatch):
     assert [(one["mapped"], one["lockstep_over_alone"]) for one in modes] == [(True, 0.5)]
     assert len(modes[0]["runs"]) == 2
     # whoever continues an interrupted run trains in the same way, without measuring
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Engine, "stages", interrupted)
-        engram.run(stream(), out=tmp_path, seeds=2, **LONG)
+        with pytest.raises(KeyboardInterrupt):
+            engram.run(stream(), out=tmp_path, seeds=2, **LONG)
     told[True], before = 2.0, len(asked)
     again = engram.run(stream(), out=tmp_path, seeds=2, **LONG)
     assert len(asked) == before
