@@ -165,14 +165,11 @@ def metric_table(
     asked: dict[str, dict[str, Any]],
 ) -> pd.DataFrame:  # fmt: skip
     """Tabulate label, metric, definition, mean, std, runs; `asked` are further metrics."""
-    import numpy as np
     import pandas as pd
 
-    from engram import metrics
     from engram.errors import BadArgument
-    from engram.records.summary import plain_metric_names
+    from engram.records.summary import plain_metric_names, summarise_groups
 
-    labels = np.array(result.run_labels, dtype=object)
     values: dict[tuple[str, str], Any] = {}
     for name in plain_metric_names(result):
         try:
@@ -190,14 +187,12 @@ def metric_table(
         values[name, which] = result.metric(name, stage=stage, **options)
     if ece:
         values["calibration_error", ""] = result.calibration(stage=stage)
-    rows = []
-    for (name, definition), found in values.items():
-        for label in result.labels:
-            known = found[(labels == label) & ~np.isnan(found)]
-            mean, std = float(metrics.mean(known)), float(metrics.std(known))
-            rows.append((label, name, definition, mean, std, len(known)))
-    columns = ["label", "metric", "definition", "mean", "std", "runs"]
-    return pd.DataFrame(rows, columns=pd.Index(columns))
+    groups, parts = list(result.by_label.values()), []
+    for (name, definition), numbers in values.items():
+        found = summarise_groups(numbers, groups)
+        own = {"label": result.labels, "metric": name, "definition": definition}
+        parts.append(pd.DataFrame({**own, **found._asdict()}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def _probe_table(result: Result, head: str | None) -> pd.DataFrame:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from engram.records import head_views
 from engram.records.predictions import Prediction
-from engram.records.run_arrays import Floats
+from engram.records.run_arrays import Floats, RunKey
 from engram.records.scored_items import EvaluationItems
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def count_confusions(result: Result) -> list[FinalAnswers]:
     [('single', (4, 4), 1), ('multi', (4, 4), 1)]
     """
     found: list[FinalAnswers] = []
-    for recipe in dict.fromkeys(run.recipe for run in result.runs):
-        kept = list(_load_predictions(result, recipe))
+    for recipe, runs in _list_finished_runs(result).items():
+        kept = list(_load_predictions(result, runs))
         if kept:
             orders = {items.classes.tobytes() for _, items, _ in kept}
             found += [
@@ -63,13 +63,21 @@ def count_confusions(result: Result) -> list[FinalAnswers]:
 KeptPrediction = tuple[int, EvaluationItems, Prediction]
 
 
-def _load_predictions(result: Result, recipe: str) -> Iterator[KeptPrediction]:
-    """Yield last stage, items and prediction of some finished runs of a recipe."""
-    runs = [run for run in result.runs if run.recipe == recipe and run not in result.diverged]
-    tasks = dict(zip(result.runs, result.tasks.tolist(), strict=True))
-    done = [run for run in runs if result.stages[run][-1:] == [tasks[run] - 1]]
-    for run in done[:MOST_RUNS]:
-        items, stage = result.items(run.recipe, run.order), tasks[run] - 1
+def _list_finished_runs(result: Result) -> dict[str, list[tuple[RunKey, int]]]:
+    """List the finished runs of each recipe with their last stages, at most `MOST_RUNS`."""
+    found: dict[str, list[tuple[RunKey, int]]] = {}
+    for run, tasks in zip(result.runs, result.tasks.tolist(), strict=True):
+        if run not in result.diverged and result.stages[run][-1:] == [tasks - 1]:
+            found.setdefault(run.recipe, []).append((run, tasks - 1))
+    return {recipe: runs[:MOST_RUNS] for recipe, runs in found.items()}
+
+
+def _load_predictions(
+    result: Result, runs: Sequence[tuple[RunKey, int]]
+) -> Iterator[KeptPrediction]:
+    """Yield last stage, items and prediction of runs, where they were kept."""
+    for run, stage in runs:
+        items = result.items(run.recipe, run.order)
         kept = result.predictions.get(*run, stage)
         if items is not None and kept is not None and not items.multilabel:
             yield stage, items, kept

@@ -86,6 +86,18 @@ class RunTable:
         """Each label once, in order of appearance."""
         return list(dict.fromkeys(self._arranged.labels))
 
+    @cached_property
+    def by_label(self) -> dict[str, _arrange.Ints]:
+        """The indices of the runs of each label, in order of appearance."""
+        found: dict[str, list[int]] = {}
+        for number, label in enumerate(self._arranged.labels):
+            found.setdefault(label, []).append(number)
+        return {label: np.array(numbers, np.int64) for label, numbers in found.items()}
+
+    @cached_property
+    def _numbers(self) -> dict[RunKey, int]:
+        return {run: number for number, run in enumerate(self._arranged.runs)}
+
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Files that could not be used, each with the reason."""
@@ -124,9 +136,9 @@ class RunTable:
             if not -len(self) <= run < len(self):
                 raise bad("run", f"a number from 0 to {len(self) - 1}", run)
             return int(run) % len(self)
-        if run not in self.runs:
+        if run not in self._numbers:
             raise bad("run", "a number, or one of result.runs (recipe, seed, order)", run)
-        return self.runs.index(run)
+        return self._numbers[RunKey(*run)]
 
     def arrays(
         self, probe: str, run: RunKey | int = 0, *, stage: int | None = None
@@ -172,7 +184,7 @@ class RunTable:
         """The stages after which each run was evaluated."""
         return _arrange.list_stages(self._frame, self._arranged)
 
-    @property
+    @cached_property
     def diverged(self) -> dict[RunKey, int]:
         """Runs that diverged, with the first stage in which they did."""
         rows = _arrange.end_of_stage_rows(self._frame, "diverged") & (

@@ -139,8 +139,8 @@ def sum_ledger_entries(
         (*key, f"{total:,.12g}", float(total)) for key, total in sums.items()
     ]
     rows += [(*key, ", ".join(list(each)[:5]), None) for key, each in texts.items()]
-    order = list(dict.fromkeys(name for name, *_ in rows))
-    return sorted(rows, key=lambda row: order.index(row[0]))
+    order = {name: place for place, name in enumerate(dict.fromkeys(name for name, *_ in rows))}
+    return sorted(rows, key=lambda row: order[row[0]])
 
 
 # Costs.

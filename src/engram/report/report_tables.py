@@ -266,18 +266,13 @@ def comparison_tables(digest: ReportData) -> list[Table]:
 def _compare_methods(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare the methods of one stream and view: all means, and pairs of the most accurate."""
     place = {key: rows[key].iloc[0] for key in ("head", "stream")}
-    everyone = rows["name"].astype(str)
-    best = rows.groupby(everyone)["average_accuracy"].mean().nlargest(MOST_METHODS, keep="first")
-    chosen = rows[everyone.isin(best.index)]
-    means, pairs = (
-        compare_blocks("", part["name"].astype(str).tolist(),
-                 list(zip(part["seed"], part["order"], strict=True)),
-                 part["average_accuracy"], level=LEVEL)
-        for part in (rows, chosen)
+    found = compare_blocks(
+        "", rows["name"].astype(str).tolist(), list(zip(rows["seed"], rows["order"], strict=True)),
+        rows["average_accuracy"], level=LEVEL, most=MOST_METHODS,
     )  # fmt: skip
-    left = means.methods.rename_axis("name").reset_index()
-    right = pairs.pairs.rename_axis(["name", "against"]).reset_index()
-    return left.assign(**place), right.assign(**place, of=len(means.methods))
+    left = found.methods.rename_axis("name").reset_index()
+    right = found.pairs.rename_axis(["name", "against"]).reset_index()
+    return left.assign(**place), right.assign(**place, of=len(found.methods))
 
 
 def _view_columns(frame: pd.DataFrame) -> list[Column]:
