@@ -57,6 +57,7 @@ def report(
 
 
 EVERY_DEFINITION = "every"  # "all" is the name of a definition
+CLASS_METRICS = ("class_accuracy", "class_count", "predicted", "memory_count")
 
 
 def metrics(
@@ -117,7 +118,8 @@ def metrics(
     from engram.records.summary import describe_excluded_runs, describe_search, runs_at_stage
 
     check_choice("--definition", definition, (EVERY_DEFINITION, *FORGETTING_DEFINITIONS))
-    result = read(*directories)
+    whole = classes or by is not None or confusion or f1 or refinement
+    result = read(*directories, metrics=None if whole else _is_overall)
     if head is not None:
         result = result.view(head=head)
     last = None if stage is None else check_int("--stage", stage, 1, int(result.tasks.max())) - 1
@@ -158,6 +160,11 @@ def metrics(
     for words in (*describe_excluded_runs(result, last), *describe_search(result.recipes)):
         say(words, style="yellow")
     report_unreadable(result)
+
+
+def _is_overall(metric: str) -> bool:
+    """Whether a metric is not one of single classes or losses, which are most of the rows."""
+    return metric not in CLASS_METRICS and not metric.startswith("loss/")
 
 
 def metric_table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 BINS = 10  # bins of confidence
 MOST_RUNS = 20  # runs read per recipe: thousands would take minutes
+MOST_RECIPES = 1000  # recipes, those of the best runs: as many as a table of the report shows
 MOST_CLASSES = 60  # above this, confusion is counted between tasks
 
 
@@ -40,7 +41,9 @@ class FinalAnswers(NamedTuple):
 
 
 def count_confusions(result: Result) -> list[FinalAnswers]:
-    """Count the final predictions of every recipe that kept them; label sets are left out.
+    """Count the final predictions of recipes that kept them; label sets are left out.
+
+    Of more than `MOST_RECIPES`, those whose runs have the highest scores.
 
     Examples
     --------
@@ -69,7 +72,22 @@ def _list_finished_runs(result: Result) -> dict[str, list[tuple[RunKey, int]]]:
     for run, tasks in zip(result.runs, result.tasks.tolist(), strict=True):
         if run not in result.diverged and result.stages[run][-1:] == [tasks - 1]:
             found.setdefault(run.recipe, []).append((run, tasks - 1))
-    return {recipe: runs[:MOST_RUNS] for recipe, runs in found.items()}
+    chosen = found if len(found) <= MOST_RECIPES else _choose_recipes(result, found)
+    return {recipe: found[recipe][:MOST_RUNS] for recipe in chosen}
+
+
+def _choose_recipes(result: Result, recipes: Iterable[str]) -> list[str]:
+    """Choose the recipes with the highest mean scores after the last stage, in their order."""
+    last = result.matrix[np.arange(len(result)), np.maximum(result.tasks - 1, 0)]  # [run, task]
+    known = np.isfinite(last)
+    score = np.where(known, last, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    place = {recipe: number for number, recipe in enumerate(recipes)}
+    number = np.array([place.get(run.recipe, -1) for run in result.runs], np.int64)
+    sums = np.bincount(number[number >= 0], score[number >= 0], len(place))
+    means = sums / np.bincount(number[number >= 0], minlength=len(place))
+    best = np.sort(np.argsort(-means, kind="stable")[:MOST_RECIPES])
+    every = list(place)
+    return [every[one] for one in best]
 
 
 def _load_predictions(

@@ -4,6 +4,7 @@ in 16-bit floats, and the part files that hold such entries.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -367,9 +368,16 @@ class Predictions(PartFiles[StageKey, Prediction, tuple[Path, int]]):
         return None if place is None else _load(*place, key)
 
 
-def _load(path: Path, index: int, key: StageKey) -> Prediction:
+@functools.lru_cache(maxsize=4)
+def _open(path: Path, stamp: int) -> tuple[TensorFile, frozenset[str]]:
+    """Open a file and list its tensors; runs that trained together share one."""
     file = TensorFile(path, what="predictions file")
-    names, start = set(file.keys()), f"{index}/buffers/"
+    return file, frozenset(file.keys())
+
+
+def _load(path: Path, index: int, key: StageKey) -> Prediction:
+    file, names = _open(path, path.stat().st_mtime_ns)
+    start = f"{index}/buffers/"
     arrays = {
         field: file.get(f"{index}/{field}") for field in _FIELDS if f"{index}/{field}" in names
     }

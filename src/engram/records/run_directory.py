@@ -6,6 +6,7 @@ Besides: file names, the index of finished stages, the list of recipes and the r
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import itertools
 import os
@@ -17,12 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engram.errors import RecordError, bad, wrap_read_errors
+from engram.errors import BadArgument, RecordError, bad, wrap_read_errors
 from engram.io import (
     DiskError,
     check_folder_path,
     list_names,
     make_folders,
+    parse_yaml,
     read_json,
     read_text,
     read_yaml,
@@ -40,6 +42,7 @@ from engram.records.scored_items import EvaluationItems, read_items, write_items
 from engram.records.table_parts import (
     MANY_FILES,
     Problem,
+    keep_stage_ends,
     merge_parts,
     merged_part_ids,
     part_id,
@@ -380,7 +383,7 @@ def _read_stages(
     """Read finished stages per run, diverged runs and broken files from part files."""
     if not files:
         return {}, set(), ()
-    parts = read_parts(files)
+    parts = read_parts(files, keep_stage_ends)
     frame = to_frame(parts.table)
     lost = frame[end_of_stage_rows(frame, "diverged") & (frame["value"].to_numpy() > 0)]
     return list_finished_stages(frame), set(list_finished_stages(lost)), parts.problems
@@ -473,10 +476,27 @@ def write_recipe(path: Path, content: Mapping[str, Any]) -> Path:
 
 def read_recipe(path: Path) -> dict[str, Any]:
     """Read a recipe as a nested plain dict."""
+    text = read_text(path)
+    sections = _SECTION.findall(text)
+    try:
+        if "".join(sections) == text and len({s.partition(":")[0] for s in sections}) == len(sections):
+            return {key: one for section in sections for key, one in _parse_section(section).items()}
+    except BadArgument:  # the whole text is parsed for an error that names its line
+        pass
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise RecordError(f"{path}: not a recipe")
     return content
+
+
+# A key at the margin, and the indented lines and items of lists below it.
+_SECTION = re.compile(r"^[a-z_]+:(?: .*)?\n(?:(?: |- |-\n).*\n)*", re.MULTILINE)
+
+
+@functools.lru_cache(maxsize=4096)
+def _parse_section(text: str) -> dict[str, Any]:
+    """Parse a section of a recipe; thousands of recipes of a directory share most of theirs."""
+    return dict(parse_yaml("recipe", text))
 
 
 def read_identity(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ trials of a search and on excluded runs.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -173,7 +174,13 @@ def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
 def class_names(result: Result) -> dict[int, str]:
     """Return the name of each class id that has the same name in all recipes."""
     found: dict[int, set[str]] = {}
-    for run in {run.recipe: run for run in result.runs}.values():
+    # recipes on one stream have the same items: thousands of files need not be read
+    streams = {
+        (json.dumps(stream, default=str) if stream else run.recipe, run.order): run
+        for run in {run.recipe: run for run in result.runs}.values()
+        for stream in [result.recipes.get(run.recipe, {}).get("stream")]
+    }
+    for run in streams.values():
         if (items := result.items(run.recipe, run.order)) is not None:
             for number, name in zip(items.classes.tolist(), items.names, strict=True):
                 found.setdefault(number, set()).add(name)
