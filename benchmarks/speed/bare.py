@@ -6,6 +6,8 @@ every task. Each function trains the five tasks of a class-incremental stream on
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,7 +21,9 @@ SEEN = -1e9
 class Loop:
     """Finetuning; the other methods differ in what they add to a step."""
 
-    def __init__(self, data: Data, *, fused: bool = True, lr: float = 1e-3) -> None:
+    def __init__(
+        self, data: Data, *, fused: bool = True, lr: float = 1e-3, ahead: bool = True
+    ) -> None:
         flat = data.x.reshape(len(data), -1)
         self.x = flat.float() / 255 if flat.dtype == torch.uint8 else flat
         self.y = data.labels
@@ -29,21 +33,23 @@ class Loop:
             nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(),
             nn.Linear(256, data.n_classes),
         )  # fmt: skip
-        self.fused, self.lr = fused, lr
+        self.fused, self.lr, self.ahead = fused, lr, ahead
 
-    def train(self, stream: Stream, *, batch: int) -> list[float]:
-        """All tasks, one epoch each; the accuracy on every task after every task."""
+    def train(self, stream: Stream, *, batch: int, epochs: int = 1) -> list[float]:
+        """All tasks; the accuracy on every task after every task, on later ones if `ahead`."""
         seen = torch.zeros(stream.data.n_classes, dtype=torch.bool)
         found = []
-        for task in stream.tasks:
+        for number, task in enumerate(stream.tasks, start=1):
             seen[list(task.new)] = True
             optimizer = torch.optim.Adam(self.net.parameters(), lr=self.lr, fused=self.fused)
-            rows = task.train[torch.randperm(len(task.train))]
             self.start(task)
-            for at in range(0, len(rows), batch):
-                self.step(optimizer, rows[at : at + batch], seen)
+            for _ in range(epochs):
+                rows = task.train[torch.randperm(len(task.train))]
+                for at in range(0, len(rows), batch):
+                    self.step(optimizer, rows[at : at + batch], seen)
             self.finish(task, seen)
-            found += self.evaluate(stream, seen)
+            tasks = stream.tasks if self.ahead else stream.tasks[:number]
+            found += [self.accuracy_on(one.test, seen) for one in tasks]
         return found
 
     def logits(self, rows: Tensor, seen: Tensor) -> Tensor:
@@ -58,12 +64,9 @@ class Loop:
         optimizer.step()
 
     @torch.no_grad()
-    def evaluate(self, stream: Stream, seen: Tensor) -> list[float]:
-        out = []
-        for task in stream.tasks:
-            answer = self.logits(task.test, seen).argmax(1)
-            out.append(float((answer == self.y[task.test]).float().mean()))
-        return out
+    def accuracy_on(self, rows: Tensor, seen: Tensor) -> float:
+        answer = self.logits(rows, seen).argmax(1)
+        return float((answer == self.y[rows]).float().mean())
 
     def start(self, task: object) -> None: ...
 
@@ -167,4 +170,26 @@ class SI(Loop):
         self.anchor = end
 
 
-LOOPS = {"Finetune": Loop, "ER": ER, "EWC": EWC, "SI": SI}
+class LwF(Loop):
+    """Distillation of the network before the task, over the classes before it, at temperature 2."""
+
+    strength, temperature = 1.0, 2.0
+    teacher: nn.Sequential | None = None
+    old: Tensor = torch.empty(0, dtype=torch.long)  # classes before the task
+
+    def loss(self, rows: Tensor, seen: Tensor) -> Tensor:
+        x = self.x[rows]
+        out = self.net(x)
+        total = F.cross_entropy(out.masked_fill(~seen, SEEN), self.y[rows])
+        if self.teacher is None:
+            return total
+        with torch.no_grad():
+            target = (self.teacher(x)[:, self.old] / self.temperature).softmax(1)
+        return total + self.strength * F.cross_entropy(out[:, self.old] / self.temperature, target)
+
+    def finish(self, task: object, seen: Tensor) -> None:
+        self.teacher = copy.deepcopy(self.net).requires_grad_(False)
+        self.old = seen.nonzero()[:, 0]
+
+
+LOOPS = {"Finetune": Loop, "ER": ER, "EWC": EWC, "SI": SI, "LwF": LwF}
