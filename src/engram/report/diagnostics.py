@@ -219,7 +219,8 @@ def few_runs(table: pd.DataFrame) -> list[Finding]:
 def loss_terms(table: pd.DataFrame) -> list[Finding]:
     """Find penalty and distillation terms without effect, or far larger than the task loss."""
     # In the first stage there is nothing to preserve yet, so zero is correct.
-    rows = table[table["metric"].astype(str).str.startswith("loss/") & (table["stage"] >= 1)]
+    losses = [one for one in table["metric"].unique() if str(one).startswith("loss/")]
+    rows = table[table["metric"].isin(losses) & (table["stage"] >= 1)]
     rows = rows[np.isfinite(rows["value"])]
     if not len(rows):
         return []
