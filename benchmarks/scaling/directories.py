@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -90,12 +89,9 @@ def _record_group(recorder: Recorder, group: Sequence[int], rng: np.random.Gener
         for place in group:
             noise = rng.normal(size=result.scores.shape).astype(np.float32)
             plan = recorder.open[place]
-            recorder.add(
-                replace(
-                    result, run=place, last_of_group=place == group[-1], seed=plan.run.seed,
-                    scores=result.scores + noise, method=plan.run.method,
-                )  # fmt: skip
-            )
+            other = {"run": place, "seed": plan.run.seed, "method": plan.run.method}
+            last = place == group[-1]
+            recorder.add(replace(result, scores=result.scores + noise, last_of_group=last, **other))
 
 
 class _Silent(Callback):
@@ -116,14 +112,14 @@ def _unsynced() -> Iterator[None]:
 def read(command: Sequence[str]) -> dict[str, float]:
     """Processor seconds, time and peak memory in MiB of a command of Engram."""
     began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "engram", *command], stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stderr is not None
-    said = process.stderr.read()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    words = [sys.executable, "-m", "engram", *command]
+    with subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"engram {' '.join(command)}: {said[-2000:]}")
     return {
@@ -159,3 +155,42 @@ def measure(runs: int, seeds: int, readers: Sequence[str]) -> dict[str, Any]:
             found[reader] = read(command)
             print(runs, reader, found[reader], flush=True)
     return found
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scaling.directories", description=__doc__
+    )
+    parser.add_argument("--runs", type=int, nargs="+", default=[1000, 10_000, 100_000])
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--readers", nargs="+", default=list(READERS), choices=list(READERS))
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(words)
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"machine": platform.machine(), "torch": torch.__version__}
+    for kind in given.kinds:
+        points = [measure(runs, KINDS[kind], given.readers) for runs in given.runs]
+        found[kind] = {"points": points, "exponents": fit(points)}
+        print(kind, found[kind]["exponents"], flush=True)
+        if given.out:
+            given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def fit(points: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """How seconds and memory of each reader grow between the two largest sizes."""
+    if len(points) < 2:
+        return {}
+    flat = [
+        {"size": point["size"]} | {
+            f"{reader} {what}": point[reader][what]
+            for reader in READERS if all(reader in one for one in points[-2:])
+            for what in ("cpu", "MiB")
+        }
+        for point in points
+    ]  # fmt: skip
+    return exponents(flat)
+
+
+if __name__ == "__main__":
+    main()

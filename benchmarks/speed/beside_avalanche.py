@@ -41,8 +41,11 @@ class Avalanche:
         self._folder = tempfile.TemporaryDirectory()
         path = Path(self._folder.name) / "stream.npz"
         data = self.stream.data
-        parts = {f"{k}/{part}": getattr(task, part).numpy()
-                 for k, task in enumerate(self.stream.tasks) for part in ("train", "test")}  # fmt: skip
+        parts = {
+            f"{k}/{part}": getattr(task, part).numpy()
+            for k, task in enumerate(self.stream.tasks)
+            for part in ("train", "test")
+        }
         flat = np.asarray(data.x).reshape(len(data), -1)
         np.savez(path, x=flat, y=np.asarray(data.labels), **parts)
         self._process = subprocess.Popen(
@@ -74,7 +77,10 @@ class Avalanche:
 def make_benchmark(path: str) -> Any:
     """The stream as Avalanche's benchmark."""
     from avalanche.benchmarks import benchmark_from_datasets
-    from avalanche.benchmarks.utils import as_classification_dataset, make_tensor_classification_dataset
+    from avalanche.benchmarks.utils import (
+        as_classification_dataset,
+        make_tensor_classification_dataset,
+    )
 
     arrays = np.load(path)
     x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"]).long()
@@ -110,10 +116,11 @@ def train_strategy(name: str, benchmark: Any, width: int, classes: int, epochs: 
         "SynapticIntelligence": {"si_lambda": 1.0},
         "LwF": {"alpha": 1.0, "temperature": 2.0},
     }.get(name, {})
+    watch = EvaluationPlugin(accuracy_metrics(experience=True), loggers=[])
     strategy = getattr(supervised, name)(
         model=net, optimizer=torch.optim.Adam(net.parameters(), lr=1e-3, fused=True),
         criterion=nn.CrossEntropyLoss(), train_mb_size=BATCH, train_epochs=epochs,
-        eval_mb_size=1024, evaluator=EvaluationPlugin(accuracy_metrics(experience=True), loggers=[]),
+        eval_mb_size=1024, evaluator=watch,
         **options,
     )  # fmt: skip
     began = time.process_time()

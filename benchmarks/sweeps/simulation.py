@@ -2,18 +2,18 @@
 
     python -m benchmarks.sweeps.simulation [--recipes 100000] [--workers 1000] [--out FILE.json]
 
-Recipes are read, planned, grouped and divided as a sweep does, and `RetryQueue` decides what becomes
-of groups whose workers die. Events (a worker starts, ends a group, dies) follow each other in
-simulated time. The process that hands out groups is simulated, too: what it does for a group and
+Recipes are read, planned, grouped and divided as a sweep does, and `RetryQueue` decides what
+becomes of groups whose workers die. Events (a worker starts, ends a group, dies) follow each other
+in simulated time. The process that hands out groups is simulated, too: what it does for a group and
 for a message is measured here, on the real messages, and it does one thing at a time.
 
 Three kinds of sweeps: `alike`, where runs share shapes and train in lockstep; `alike, finer`, the
 same planned as if there were four times as many workers; and `alone`, where no runs share a shape.
 Mean length of a run that trains alone: `--minutes`; that of a group in lockstep follows from the
-axis `runs` of `benchmarks/scaling/cpu.json`. A worker may be a straggler (a quarter of the speed), may die
-(its group resumes from the last stage or checkpoint on another one), or may have a slow disk (twenty
-times the time for what is recorded after a stage). The lower bound of the makespan: the work divided
-by the speed of all workers, or the longest run on a fast one if that is longer.
+axis `runs` of `benchmarks/scaling/cpu.json`. A worker may be a straggler (a quarter of the speed),
+may die (its group resumes from the last stage or checkpoint on another one), or may have a slow
+disk (twenty times the time for what is recorded after a stage). The lower bound of the makespan:
+the work divided by the speed of all workers, or the longest run on a fast one if that is longer.
 """
 
 from __future__ import annotations
@@ -240,7 +240,9 @@ class Simulation:
 
     def _end(self, now: float, attempt: Attempt) -> None:
         messages = self.stages * len(attempt.group)
-        self.found.makespan = max(self.found.makespan, self._drive(now, messages * self.costs.message))
+        self.found.makespan = max(
+            self.found.makespan, self._drive(now, messages * self.costs.message)
+        )
         for plan in attempt.group.plans:
             self.found.finished[plan.key] = self.found.finished.get(plan.key, 0) + 1
 
@@ -318,7 +320,10 @@ def _seconds(act: Callable[[], Any], repeats: int = 5) -> float:
     return min(found)
 
 
-def plan(count: int, kind: str, workers: int) -> tuple[list[WorkerGroup], DriverCosts, dict[str, float]]:
+Planned = tuple[list[WorkerGroup], DriverCosts, dict[str, float]]
+
+
+def plan(count: int, kind: str, workers: int) -> Planned:
     """Plan a sweep as the pools do; the groups, what the driver costs, and processor seconds."""
     spent: dict[str, float] = {}
     asked = contents(count, kind)

@@ -479,8 +479,12 @@ def read_recipe(path: Path) -> dict[str, Any]:
     text = read_text(path)
     sections = _SECTION.findall(text)
     try:
-        if "".join(sections) == text and len({s.partition(":")[0] for s in sections}) == len(sections):
-            return {key: one for section in sections for key, one in _parse_section(section).items()}
+        if "".join(sections) == text and len({s.partition(":")[0] for s in sections}) == len(
+            sections
+        ):
+            return {
+                key: one for section in sections for key, one in _parse_section(section).items()
+            }
     except BadArgument:  # the whole text is parsed for an error that names its line
         pass
     content = read_yaml(path)
