@@ -376,19 +376,20 @@ def test_what_is_published_of_directories_names_the_readers():
 # -- simulated pools -----------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def planned():
-    return {kind: simulation.plan(120, kind, 6) for kind in ("alike", "alone")}
+    return simulation.plan(120)
 
 
 def simulated(planned, kind, trouble, minutes=5.0):
-    groups, costs, spent = planned[kind]
-    return simulation.simulate(groups, 6, minutes, trouble, costs, sum(spent.values()))
+    groups = planned.divide(kind, 6)
+    costs = simulation.measure_driver(groups, planned.contents)
+    return simulation.simulate(groups, 6, minutes, trouble, costs, planning=1.0)
 
 
 @pytest.mark.parametrize("kind", ["alike", "alone"])
 def test_simulated_sweep_meets_its_bound(planned, kind):
     usual = simulated(planned, kind, simulation.Trouble())
     assert usual["deaths"] == usual["repeated"] == usual["given_up"] == 0
-    assert usual["attempts"] == usual["groups"] == len(planned[kind][0])
+    assert usual["attempts"] == usual["groups"] == len(planned.divide(kind, 6))
     assert 1.0 <= usual["ratio"] < 3.0
     slow = simulated(planned, kind, simulation.Trouble(stragglers=0.5))
     assert slow["hours"] > 1.3 * usual["hours"]

@@ -8,7 +8,8 @@ in simulated time. The process that hands out groups is simulated, too: what it 
 for a message is measured here, on the real messages, and it does one thing at a time.
 
 Three kinds of sweeps: `alike`, where runs share shapes and train in lockstep; `alike, finer`, the
-same planned as if there were four times as many workers; and `alone`, where no runs share a shape.
+same planned as if there were four times as many workers; and `alone`, the same runs one by one, as
+if no two shared a shape.
 Mean length of a run that trains alone: `--minutes`; that of a group in lockstep follows from the
 axis `runs` of `benchmarks/scaling/cpu.json`. A worker may be a straggler (a quarter of the speed),
 may die (its group resumes from the last stage or checkpoint on another one), or may have a slow
@@ -268,14 +269,12 @@ class Simulation:
         self.retries.handle_loss(attempt, "its worker died")
 
 
-def contents(count: int, kind: str) -> list[dict[str, Any]]:
-    """Recipes of a grid; `alone` ones have layers that are too large for lockstep on the CPU."""
-    hidden = [512, 512] if kind == "alone" else [8]
+def contents(count: int) -> list[dict[str, Any]]:
+    """Recipes of a grid over methods, lengths and learning rates."""
     return [
         {
             "stream": {"data": "blobs"}, "method": METHODS[i % len(METHODS)], "seeds": 1,
-            "label": f"{METHODS[i % len(METHODS)]} {i}",
-            "model": {"name": "mlp", "hidden": hidden},
+            "label": f"{METHODS[i % len(METHODS)]} {i}", "model": {"name": "mlp", "hidden": [8]},
             "training": {
                 "epochs": EPOCHS[(i // len(METHODS)) % len(EPOCHS)],
                 "lr": 1e-4 * (1 + i // (len(METHODS) * len(EPOCHS))),
@@ -320,24 +319,37 @@ def _seconds(act: Callable[[], Any], repeats: int = 5) -> float:
     return min(found)
 
 
-Planned = tuple[list[WorkerGroup], DriverCosts, dict[str, float]]
+@dataclass(frozen=True)
+class Planned:
+    """Groups as large as possible, the recipes of their runs, and processor seconds of planning."""
+
+    groups: list[WorkerGroup]
+    contents: dict[PlanKey, dict[str, Any]]
+    spent: dict[str, float]
+
+    def divide(self, kind: str, workers: int) -> list[WorkerGroup]:
+        """Divide the groups for workers; those of `alone` hold one run, as of unequal shapes."""
+        groups = self.groups
+        if kind == "alone":
+            groups = [
+                WorkerGroup((plan,), group.cost / len(group))
+                for group in groups for plan in group.plans
+            ]  # fmt: skip
+        return divide_groups(groups, KINDS[kind] * workers)
 
 
-def plan(count: int, kind: str, workers: int) -> Planned:
-    """Plan a sweep as the pools do; the groups, what the driver costs, and processor seconds."""
+def plan(count: int) -> Planned:
+    """Plan a sweep as the pools do."""
     spent: dict[str, float] = {}
-    asked = contents(count, kind)
+    asked = contents(count)
     recipes = timed(spent, "recipes", lambda: [Recipe.of(one) for one in asked])
     by_recipe = timed(spent, "plans", lambda: make_plans_by_recipe(recipes))
     plans = timed(
         spent, "merged", lambda: merge_equal_plans([one for some in by_recipe for one in some])
     )
-    large = timed(spent, "groups", lambda: group_plans(plans))
-    groups: list[WorkerGroup] = timed(
-        spent, "order", lambda: divide_groups(large, KINDS[kind] * workers)
-    )
+    groups = timed(spent, "groups", lambda: group_plans(plans))
     by_run = {some[0].key: plain for plain, some in zip(asked, by_recipe, strict=True)}
-    return groups, measure_driver(groups, by_run), spent
+    return Planned(groups, by_run, spent)
 
 
 def simulate(
@@ -375,12 +387,17 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(words)
     torch.set_num_threads(1)
-    rows, facts = [], {}
+    planned = plan(given.recipes)
+    planning = sum(planned.spent.values())
+    facts: dict[str, Any] = {
+        "planning_seconds": {name: round(value, 2) for name, value in planned.spent.items()}
+    }
+    print(facts, flush=True)
+    rows = []
     for kind in given.kinds:
-        groups, costs, spent = plan(given.recipes, kind, given.workers)
-        planning = sum(spent.values())
+        groups = planned.divide(kind, given.workers)
+        costs = measure_driver(groups, planned.contents)
         facts[kind] = {
-            "planning_seconds": {name: round(value, 2) for name, value in spent.items()},
             "ms_per_run_handed_out": round(1e3 * costs.run, 4),
             "ms_per_message": round(1e3 * costs.message, 4),
             "runs_of_a_group": round(statistics.mean(map(len, groups)), 1),
