@@ -113,7 +113,8 @@ def summarise_groups(values: Floats, groups: Sequence[npt.NDArray[np.int64]]) ->
 
     known = [values[mine][~np.isnan(values[mine])] for mine in groups]
     runs = np.array([len(one) for one in known], np.int64)
-    found = GroupSummary(*np.full((2, len(groups)), np.nan), runs)
+    mean, std = np.full((2, len(groups)), np.nan)
+    found = GroupSummary(mean, std, runs)
     for size in np.unique(runs[runs > 0]):
         chosen = np.flatnonzero(runs == size)
         block = np.stack([known[place] for place in chosen])

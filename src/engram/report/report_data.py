@@ -340,8 +340,8 @@ def _as_text_category(values: pd.Series[Any]) -> pd.Series[Any]:
     if not isinstance(values.dtype, pd.CategoricalDtype) or values.hasnans:
         return values.astype(str).astype("category")
     used = values.cat.remove_unused_categories()
-    words = used.cat.categories.astype(str)
-    if words.has_duplicates:
+    words = [str(word) for word in used.cat.categories]
+    if len(set(words)) < len(words):
         return values.astype(str).astype("category")
     return used.cat.rename_categories(words).cat.reorder_categories(sorted(words))
 

@@ -213,7 +213,10 @@ def select_own_views(frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any
     wanted = np.array([_ANY if one is None else code.get(str(one), -1) for one in own], np.int64)
     wanted = np.append(wanted, _ANY)[recipe.codes.to_numpy()]  # [rows]
     heads = head.codes.to_numpy()
-    return frame[(wanted == _ANY) | (heads == wanted) | (heads == code.get("", _ANY))]
+    chosen: pd.DataFrame = frame[
+        (wanted == _ANY) | (heads == wanted) | (heads == code.get("", _ANY))
+    ]
+    return chosen
 
 
 def build_tables(inputs: ReportInput, digest: ReportData) -> list[Table]:
