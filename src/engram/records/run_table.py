@@ -115,14 +115,22 @@ class RunTable:
         stream = self.recipes.get(recipe, {}).get("stream")
         if isinstance(stream, Mapping) and stream.get("head") in HEADS:
             return str(stream["head"])
-        rows = self._frame[_arrange.score_rows(self._frame)]
-        found = rows.loc[rows["recipe"] == recipe, "head"].unique().tolist()
+        found = self._recorded_heads.get(recipe, [])
         if len(found) > 1:
             raise RecordError(
                 f"recipe {recipe}: does not name the head view of its stream; "
                 "use result.view(head=...)"
             )
-        return str(found[0]) if found else ""
+        return found[0] if found else ""
+
+    @cached_property
+    def _recorded_heads(self) -> dict[str, list[str]]:
+        """The head views in which the scores of each recipe were recorded."""
+        rows = self._frame.loc[_arrange.score_rows(self._frame), ["recipe", "head"]]
+        found: dict[str, list[str]] = {}
+        for recipe, head in rows.drop_duplicates().itertuples(index=False):
+            found.setdefault(str(recipe), []).append(str(head))
+        return found
 
     def items(self, recipe: str, order: str = "") -> EvaluationItems | None:
         """The test items of a recipe under an order, None if they were not kept."""
