@@ -74,30 +74,27 @@ class Avalanche:
         return train
 
 
-def make_benchmark(path: str) -> Any:
-    """The stream as Avalanche's benchmark."""
-    from avalanche.benchmarks import benchmark_from_datasets
-    from avalanche.benchmarks.utils import (
-        as_classification_dataset,
-        make_tensor_classification_dataset,
-    )
+def make_benchmark(path: str) -> tuple[Any, int, int]:
+    """The stream as Avalanche's benchmark, the width of its rows and the number of classes."""
+    from avalanche.benchmarks import nc_benchmark
+    from torch.utils.data import TensorDataset
 
     arrays = np.load(path)
     x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"]).long()
     x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
     tasks = sum(name.endswith("/train") for name in arrays)
 
-    def make(part: str) -> list[Any]:
-        rows = [torch.from_numpy(arrays[f"{k}/{part}"]) for k in range(tasks)]
-        return [
-            as_classification_dataset(
-                make_tensor_classification_dataset(x[one], y[one], target_labels=y[one].tolist())
-            )
-            for one in rows
-        ]
+    def make(part: str) -> Any:
+        rows = torch.cat([torch.from_numpy(arrays[f"{k}/{part}"]) for k in range(tasks)])
+        found: Any = TensorDataset(x[rows], y[rows])
+        found.targets = y[rows].tolist()
+        return found
 
-    made = benchmark_from_datasets(train=make("train"), test=make("test"))
-    return made, x.shape[1], int(y.max()) + 1
+    order = [c for k in range(tasks) for c in y[arrays[f"{k}/train"]].unique().tolist()]
+    made = nc_benchmark(
+        make("train"), make("test"), n_experiences=tasks, task_labels=False, fixed_class_order=order
+    )
+    return made, x.shape[1], len(order)
 
 
 def train_strategy(name: str, benchmark: Any, width: int, classes: int, epochs: int) -> float:
