@@ -19,7 +19,7 @@ help:
 	@echo "make test    run all tests and doctests, JOBS=$(JOBS) processes; says which were slowest"
 	@echo "make faults  kill, fill, damage and delete what runs, edit what is read: the whole campaign"
 	@echo "make lint    ruff, formatting, mypy --strict (these: make style), import layers"
-	@echo "make bench   speed against a bare PyTorch loop"
+	@echo "make bench   speed against a bare PyTorch loop and what is recorded (RECORD=--record renews)"
 	@echo "make docs    the documentation as a site in build/site, examples run"
 	@echo "make wheel   build the wheel; install it and run the demonstration outside the checkout (PYTHONS)"
 	@echo "make clean   remove caches and build output (keeps $(VENV))"
@@ -53,7 +53,7 @@ lint: style
 	$(PYTHON) -m pytest tests/test_imports.py
 
 bench: $(STAMP)
-	$(PYTHON) -m benchmarks.speed
+	$(PYTHON) -m benchmarks.speed $(RECORD)
 
 # Offline, and any warning is an error.
 docs: $(STAMP)

@@ -7,21 +7,31 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+import engram
 from benchmarks.reproduce import first_task, length, search, split_mnist, verdicts
 from benchmarks.reproduce.searches import SEARCHES, Search
+from benchmarks.scaling import directories
 from benchmarks.scaling.__main__ import exponents
 from benchmarks.scaling.axes import AXES
-from benchmarks.speed import seconds, study, throughput
+from benchmarks.speed import __main__ as ratios
+from benchmarks.speed import entries, seconds, study, throughput
+from benchmarks.speed.entries import ENTRIES
 from benchmarks.speed.seconds import Stopwatches
 from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
+from benchmarks.sweeps import simulation
+from engram.cli.console import read_requests
+from engram.cli.execution import build_recipes
 from engram.data import load
 from engram.engine import loop
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
+from engram.experiments.plan import make_plans
+from engram.experiments.recorder import Recorder
 from engram.methods import GDumb
 from engram.reproduce import choose_cells, find_table, read_cells
 from engram.reproduce.papers import iirc_paper
@@ -314,8 +324,149 @@ def test_what_is_published_of_scaling_is_what_would_be_measured():
 def test_an_axis_of_scaling_does_its_work():
     parts = []
     timer = lambda part: contextlib.nullcontext(parts.append(part))  # noqa: E731
-    AXES["recipes"].work(2, timer)
-    assert parts == ["write", "what is finished", "read", "report"]
+    AXES["runs"].work(2, timer)
+    assert parts == ["run", "read", "report"]
+
+
+# -- directories of many runs --------------------------------------------------------------------
+@pytest.mark.parametrize("kind", list(directories.KINDS))
+def test_generated_directory_is_one_of_a_finished_sweep(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(directories, "GROUP", 4)
+    seeds = 3 if kind == "seeds" else 1
+    out = tmp_path / "run"
+    directories.fill(out, 30, seeds)
+    result = engram.read(out)
+    assert len(result) == 30
+    assert not result.problems
+    assert len(result.recipes) == 30 // seeds
+    assert not np.isnan(result.metric("average_accuracy")).any()
+    assert len(set(result.metric("average_accuracy"))) > 5  # runs differ
+    (request,) = read_requests(out)
+    plans = make_plans(build_recipes(request.recipes))
+    assert not Recorder(plans, out, device="cpu").open  # nothing is left to train
+    files = directories.count_files(out)
+    assert files["recipes/"] == files["items"] == 30 // seeds
+    assert files["all"] == sum(files.values()) - files["all"]
+
+
+def test_commands_are_measured(tmp_path):
+    directories.fill(tmp_path / "run", 5, 1)
+    found = directories.read(["metrics", str(tmp_path / "run")])
+    assert found["cpu"] > 0
+    assert 50 < found["MiB"] < 5000
+    with pytest.raises(RuntimeError, match="engram metrics"):
+        directories.read(["metrics", str(tmp_path / "absent")])
+
+
+def test_growth_of_readers():
+    points = [
+        {"size": 10, "metrics": {"cpu": 1.0, "MiB": 100}},
+        {"size": 100, "metrics": {"cpu": 10.0, "MiB": 100}},
+    ]
+    assert directories.fit(points) == {"metrics cpu": 1.0, "metrics MiB": 0.0}
+    assert directories.fit(points[:1]) == {}
+
+
+def test_what_is_published_of_directories_names_the_readers():
+    found = json.loads(Path(directories.__file__).with_suffix(".json").read_text())
+    for kind in directories.KINDS:
+        assert found[kind]["exponents"] == directories.fit(found[kind]["points"])
+
+
+# -- simulated pools -----------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def planned():
+    return simulation.plan(120)
+
+
+def simulated(planned, kind, trouble, minutes=5.0):
+    groups = planned.divide(kind, 6)
+    costs = simulation.measure_driver(groups, planned.contents)
+    return simulation.simulate(groups, 6, minutes, trouble, costs, planning=1.0)
+
+
+@pytest.mark.parametrize("kind", ["alike", "alone"])
+def test_simulated_sweep_meets_its_bound(planned, kind):
+    usual = simulated(planned, kind, simulation.Trouble())
+    assert usual["deaths"] == usual["repeated"] == usual["given_up"] == 0
+    assert usual["attempts"] == usual["groups"] == len(planned.divide(kind, 6))
+    assert 1.0 <= usual["ratio"] < 3.0
+    slow = simulated(planned, kind, simulation.Trouble(stragglers=0.5))
+    assert slow["hours"] > 1.3 * usual["hours"]
+    disks = simulated(planned, kind, simulation.Trouble(slow_disks=1.0, disk_factor=2000.0))
+    assert disks["hours"] > usual["hours"]
+
+
+def test_simulated_deaths_cost_what_was_not_saved(planned):
+    found = simulated(planned, "alone", simulation.Trouble(hours_to_death=0.2))
+    assert found["deaths"] > 10
+    assert 0 < found["repeated"] < 0.2
+    assert found["attempts"] == found["groups"] + found["deaths"] - found["given_up"]
+    # a shorter life: the retries of the planner give runs up that lose too many workers
+    worse = simulated(planned, "alone", simulation.Trouble(hours_to_death=0.02))
+    assert worse["given_up"] > found["given_up"]
+
+
+def test_what_is_published_of_the_simulation_is_what_would_be_simulated():
+    found = json.loads(Path(simulation.__file__).with_suffix(".json").read_text())
+    assert [(row["kind"], row["trouble"]) for row in found["rows"]] == [
+        (kind, trouble) for kind in simulation.KINDS for trouble in simulation.TROUBLES
+    ]
+
+
+# -- ratios against what is recorded -------------------------------------------------------------
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    """The command with two entries, whose work says how long it takes."""
+    spent = {"quick": 1.0, "steady": 1.0}
+    monkeypatch.setattr(ratios, "measure_cpu", lambda work: work())
+    monkeypatch.setattr(ratios, "images", lambda: SimpleNamespace(name="mnist"))
+    entries = {
+        name: ratios.Entry(lambda name=name: (lambda: spent[name], lambda: 1.0)) for name in spent
+    }
+    file = tmp_path / "recorded.json"
+    run = lambda *words: ratios.main(["--recorded", str(file), *words], entries)  # noqa: E731
+    return run, spent, file
+
+
+def test_what_became_slower_is_named(bench, capsys):
+    run, spent, file = bench
+    assert run("--record") == 0
+    assert json.loads(file.read_text())["mnist"]["quick"]["band"] == ratios.LEAST_BAND
+    assert run() == 0
+    spent["quick"] = 1.0 + ratios.LEAST_BAND + 0.01
+    assert run() == 1
+    said = capsys.readouterr().out
+    assert "slower than recorded: quick\n" in said
+    assert run("--entries", "steady") == 0
+    assert run("--record") == 0  # it is accepted as it is now
+    assert run() == 0
+    spent["quick"] = 0.5
+    assert run() == 0
+    assert "faster" in capsys.readouterr().out
+
+
+def test_recorded_entries_exist():
+    for data, known in json.loads(ratios.RECORDED.read_text()).items():
+        assert data in ("mnist", "digits")
+        assert known.keys() - {"torch", "machine"} <= ENTRIES.keys()
+
+
+@pytest.mark.parametrize("method", [name for name, one in ENTRIES.items() if one.usual])
+def test_hand_written_loops_learn_what_engram_learns(method, monkeypatch):
+    monkeypatch.setattr(entries, "epochs", lambda: 5)
+    monkeypatch.setattr(entries, "images", lambda: load("digits"))
+    entries.split_stream.cache_clear()
+    ours, theirs = ENTRIES[method].pair()
+    result, found = ours(), theirs()
+    entries.split_stream.cache_clear()
+    expected = pytest.approx(result.metric("average_accuracy")[0], abs=0.12)
+    if isinstance(found, engram.Result):  # the same run, not recorded
+        assert found.metric("average_accuracy")[0] == expected
+        return
+    tasks = result.matrix.shape[-1]
+    assert len(found) == tasks * (tasks + 1) / 2
+    assert sum(found[-tasks:]) / tasks == expected
 
 
 # -- how long a task is trained ------------------------------------------------------------------

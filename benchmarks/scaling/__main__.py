@@ -1,4 +1,4 @@
-"""Processor seconds and peak memory along five axes.
+"""Processor seconds and peak memory along four axes. Directories of many runs: `directories`.
 
     python -m benchmarks.scaling [--out FILE.json] [AXIS ...]
 

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from engram import class_incremental, load, read, run
-from engram.records import Rows, RunDirectory
 from engram.report import build, from_directories
 
 Timer = Callable[[str], Any]  # a context whose processor time counts under a name
@@ -68,34 +65,9 @@ def rows(size: int, timer: Timer) -> None:
     _train(timer, 5, classes=10, per_class=size // 10)
 
 
-def recipes(size: int, timer: Timer) -> None:
-    """So many recipes in one directory, each with a run of five tasks; nothing is trained."""
-    rng = np.random.default_rng(0)
-    stage, task = np.nonzero(np.tri(5))
-    with _folder() as out:
-        folder = RunDirectory(out)
-        with timer("write"):
-            for number in range(size):
-                name = f"{number:012x}"
-                folder.write_recipe(name, {"method": {"name": "ER"}, "stream": {"data": "blobs"},
-                                           "training": {"lr": 0.1 + number}})  # fmt: skip
-                lines = Rows(recipe=name, label=f"ER {number}", seed=0)
-                lines.add_array("accuracy", rng.random(len(stage)), stage=stage, task=task,
-                                head="single")  # fmt: skip
-                folder.append(lines)
-        with timer("what is finished"):
-            RunDirectory(out).finished_runs()
-        with timer("read"):
-            result = read(out)
-            result.summary()
-        with timer("report"):
-            build(from_directories(out), out / "report.html")
-
-
 AXES = {
     "tasks": Axis("tasks", (1, 5, 20, 50, 100, 200), tasks),
     "classes": Axis("classes", (2, 10, 100, 1000), classes),
     "runs": Axis("runs", (1, 8, 32, 128, 512), runs),
-    "recipes": Axis("recipes", (1, 10, 100, 1000, 5000), recipes),
     "rows": Axis("rows", (1000, 4000, 16000, 64000, 256000), rows),
 }

@@ -6,14 +6,14 @@ tasks learnt so far after every task. Each class trains the tasks of a stream on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.data import Data
-from engram.streams.stream import Stream, Task
+from engram.streams.stream import Stream
 
 SEEN = -1e9
 
@@ -33,19 +33,20 @@ class Loop:
         )  # fmt: skip
         self.fused, self.lr = fused, lr
 
-    def train(self, stream: Stream, *, batch: int) -> list[float]:
-        """All tasks, one epoch each; after each, the accuracy on every task learnt so far."""
+    def train(self, stream: Stream, *, batch: int, epochs: int = 1) -> list[float]:
+        """All tasks; after each, the accuracy on every task learnt so far."""
         seen = torch.zeros(stream.data.n_classes, dtype=torch.bool)
         found = []
-        for learnt, task in enumerate(stream.tasks, 1):
+        for number, task in enumerate(stream.tasks, start=1):
             seen[list(task.new)] = True
             optimizer = torch.optim.Adam(self.net.parameters(), lr=self.lr, fused=self.fused)
-            rows = task.train[torch.randperm(len(task.train))]
             self.start(task)
-            for at in range(0, len(rows), batch):
-                self.step(optimizer, rows[at : at + batch], seen)
+            for _ in range(epochs):
+                rows = task.train[torch.randperm(len(task.train))]
+                for at in range(0, len(rows), batch):
+                    self.step(optimizer, rows[at : at + batch], seen)
             self.finish(task, seen)
-            found += self.evaluate(stream.tasks[:learnt], seen)
+            found += [self.accuracy_on(one.test, seen) for one in stream.tasks[:number]]
         return found
 
     def logits(self, rows: Tensor, seen: Tensor) -> Tensor:
@@ -60,12 +61,9 @@ class Loop:
         optimizer.step()
 
     @torch.no_grad()
-    def evaluate(self, tasks: Sequence[Task], seen: Tensor) -> list[float]:
-        out = []
-        for task in tasks:
-            answer = self.logits(task.test, seen).argmax(1)
-            out.append(float((answer == self.y[task.test]).float().mean()))
-        return out
+    def accuracy_on(self, rows: Tensor, seen: Tensor) -> float:
+        answer = self.logits(rows, seen).argmax(1)
+        return float((answer == self.y[rows]).float().mean())
 
     def start(self, task: object) -> None: ...
 
@@ -197,4 +195,26 @@ class Permuted(Loop):
         return right / len(x)
 
 
-LOOPS = {"Finetune": Loop, "ER": ER, "EWC": EWC, "SI": SI}
+class LwF(Loop):
+    """Distillation of the network before the task, over the classes before it, at temperature 2."""
+
+    strength, temperature = 1.0, 2.0
+    teacher: nn.Sequential | None = None
+    old: Tensor = torch.empty(0, dtype=torch.long)  # classes before the task
+
+    def loss(self, rows: Tensor, seen: Tensor) -> Tensor:
+        x = self.x[rows]
+        out = self.net(x)
+        total = F.cross_entropy(out.masked_fill(~seen, SEEN), self.y[rows])
+        if self.teacher is None:
+            return total
+        with torch.no_grad():
+            target = (self.teacher(x)[:, self.old] / self.temperature).softmax(1)
+        return total + self.strength * F.cross_entropy(out[:, self.old] / self.temperature, target)
+
+    def finish(self, task: object, seen: Tensor) -> None:
+        self.teacher = copy.deepcopy(self.net).requires_grad_(False)
+        self.old = seen.nonzero()[:, 0]
+
+
+LOOPS = {"Finetune": Loop, "ER": ER, "EWC": EWC, "SI": SI, "LwF": LwF}

@@ -31,8 +31,8 @@ def now() -> float:
 def bare() -> dict[str, float]:
     import torch
 
-    from benchmarks.speed.__main__ import images
     from benchmarks.speed.bare import Loop
+    from benchmarks.speed.entries import images
     from engram.streams import class_incremental
 
     torch.set_num_threads(1)
@@ -44,12 +44,13 @@ def bare() -> dict[str, float]:
 def engram() -> dict[str, float]:
     import torch
 
-    from benchmarks.speed.__main__ import images, ours
-    from engram.methods import Finetune
+    from benchmarks.speed.entries import images
+    from engram import run
     from engram.streams import class_incremental
 
     torch.set_num_threads(1)
-    ours(class_incremental(images(), classes_per_task=2), Finetune(), 64)
+    stream = class_incremental(images(), classes_per_task=2)
+    run(stream, method="Finetune", epochs=1, batch_size=64, device="cpu")
     return {"peak": peak()}
 
 

@@ -28,7 +28,7 @@ from engram.records import (
 )
 from engram.records.journal import RecordFile, read_journal
 from engram.records.locks import Claims
-from engram.records.table_parts import PartContents, merge_parts, read_part, read_parts
+from engram.records.table_parts import PartContents, Reduce, merge_parts, read_part, read_parts
 from tests.loose_files import unpack
 from tests.records.synthetic import RECIPES, fill, make_items, make_scores
 from tests.refusals import refuses
@@ -117,8 +117,8 @@ def seeds_read(folder: Path, seed: int) -> tuple[set[int], list[int]]:
     """The finished stages of a seed, and the seeds whose files were read to know them."""
     read_of: list[int] = []
 
-    def reading(files: Sequence[RecordFile]) -> PartContents:
-        parts = read_parts(files)
+    def reading(files: Sequence[RecordFile], *reduce: Reduce) -> PartContents:
+        parts = read_parts(files, *reduce)
         read_of.extend(sorted(set(parts.table.column("seed").to_pylist())))
         return parts
 

@@ -233,6 +233,7 @@ def shorten_warnings() -> Iterator[None]:
 
 
 FOLDER = "requests"
+MANY_RECIPES = 1000  # from which on a request is written as JSON, which is read far faster
 # not part of the request's identity
 RUN_OPTIONS = ("device", "address", "compile", "deterministic", "checkpoint_every", "log")
 
@@ -262,7 +263,7 @@ class Request:
 
     def write(self, out: Path) -> Path:
         """Write the request into a run directory, once."""
-        from engram.io import make_folders, to_plain, write_yaml
+        from engram.io import make_folders, to_plain, write_json, write_yaml
 
         content = to_plain(asdict(self))
         if self.search is None:
@@ -272,14 +273,16 @@ class Request:
         path = out / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
         make_folders(out)
         make_folders(path.parent)
+        if len(self.recipes) > MANY_RECIPES:
+            return write_json(path.with_suffix(".json"), content)
         return write_yaml(path, content)
 
     @classmethod
     def read(cls, path: Path) -> Request:
         """Read a request from its file."""
-        from engram.io import read_yaml
+        from engram.io import read_json, read_yaml
 
-        content = read_yaml(path)
+        content = read_json(path) if path.suffix == ".json" else read_yaml(path)
         names = {f.name for f in fields(cls)}
         if not isinstance(content, Mapping) or not {"recipes"} <= set(content) <= names:
             raise RecordError(f"{path}: not a request of this version")
@@ -288,7 +291,8 @@ class Request:
 
 def request_files(out: Path) -> list[Path]:
     """List the request files of a directory, oldest first."""
-    return sorted((out / FOLDER).glob("[!.]*.yaml"), key=lambda path: path.stat().st_mtime)
+    files = (path for end in ("yaml", "json") for path in (out / FOLDER).glob(f"[!.]*.{end}"))
+    return sorted(files, key=lambda path: path.stat().st_mtime)
 
 
 def read_requests(out: Path) -> list[Request]:

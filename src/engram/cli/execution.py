@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -334,7 +334,8 @@ def expand_grid(recipes: Sequence[Content], axes: Sequence[str]) -> list[Content
 
 def build_recipes(plain: Sequence[Content]) -> list[Recipe]:
     """Build checked recipes; equal labels get the differing values appended."""
-    built = [_with_full_label(Recipe.of(one), one, plain) for one in plain]
+    varied = _varied_options(plain)
+    built = [_with_full_label(Recipe.of(one), one, varied) for one in plain]
     taken: dict[str, set[str]] = {}
     for one in built:
         taken.setdefault(one.label, set()).add(one.key)
@@ -344,7 +345,24 @@ def build_recipes(plain: Sequence[Content]) -> list[Recipe]:
     ]
 
 
-def _with_full_label(recipe: Recipe, content: Content, plain: Sequence[Content]) -> Recipe:
+def _varied_options(plain: Sequence[Content]) -> dict[str, set[str]]:
+    """Find the options in which the recipes of a method differ, by its name."""
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for content in plain:
+        if isinstance(own := content["method"], Mapping):
+            by_name.setdefault(repr(own.get("name")), []).append(dict(_walk_leaves(own)))
+    return {
+        name: {
+            key for key in {key for one in alike for key in one}
+            if len({repr(one.get(key)) for one in alike}) > 1
+        }
+        for name, alike in by_name.items()
+    }  # fmt: skip
+
+
+def _with_full_label(
+    recipe: Recipe, content: Content, varied: Mapping[str, Collection[str]]
+) -> Recipe:
     """Add to a recipe's label the method's values in which recipes differ.
 
     Labels omit default values, which would leave a point of a grid without a name.
@@ -352,13 +370,10 @@ def _with_full_label(recipe: Recipe, content: Content, plain: Sequence[Content])
     own = content["method"]
     if "label" in content or not isinstance(own, Mapping):
         return recipe
-    others = [one["method"] for one in plain if isinstance(one["method"], Mapping)]
-    alike = [dict(_walk_leaves(one)) for one in others if one.get("name") == own.get("name")]
     shown = recipe.label
     for key, value in _walk_leaves(own):
         field, _, rest = key.partition(".")
-        differs = len({repr(one.get(key)) for one in alike}) > 1
-        if differs and f"{field}=" not in shown:
+        if key in varied[repr(own.get("name"))] and f"{field}=" not in shown:
             shown = f"{shown} {rest or field}={value}"
     return recipe if shown == recipe.label else recipe.change(label=shown)
 

@@ -57,6 +57,7 @@ def report(
 
 
 EVERY_DEFINITION = "every"  # "all" is the name of a definition
+CLASS_METRICS = ("class_accuracy", "class_count", "predicted", "memory_count")
 
 
 def metrics(
@@ -117,7 +118,8 @@ def metrics(
     from engram.records.summary import describe_excluded_runs, describe_search, runs_at_stage
 
     check_choice("--definition", definition, (EVERY_DEFINITION, *FORGETTING_DEFINITIONS))
-    result = read(*directories)
+    whole = classes or by is not None or confusion or f1 or refinement
+    result = read(*directories, metrics=None if whole else _is_overall)
     if head is not None:
         result = result.view(head=head)
     last = None if stage is None else check_int("--stage", stage, 1, int(result.tasks.max())) - 1
@@ -162,19 +164,21 @@ def metrics(
     report_unreadable(result)
 
 
+def _is_overall(metric: str) -> bool:
+    """Whether a metric is not one of single classes or losses, which are most of the rows."""
+    return metric not in CLASS_METRICS and not metric.startswith("loss/")
+
+
 def metric_table(
     result: Result, definitions: list[str], stage: int | None, *, ece: bool,
     asked: dict[str, dict[str, Any]],
 ) -> pd.DataFrame:  # fmt: skip
     """Tabulate label, metric, definition, mean, std, runs; `asked` are further metrics."""
-    import numpy as np
     import pandas as pd
 
-    from engram import metrics
     from engram.errors import BadArgument
-    from engram.records.summary import plain_metric_names
+    from engram.records.summary import plain_metric_names, summarise_groups
 
-    labels = np.array(result.run_labels, dtype=object)
     values: dict[tuple[str, str], Any] = {}
     for name in plain_metric_names(result):
         try:
@@ -196,14 +200,12 @@ def metric_table(
         values[name, which] = result.metric(name, stage=stage, **options)
     if ece:
         values["calibration_error", ""] = result.calibration(stage=stage)
-    rows = []
-    for (name, definition), found in values.items():
-        for label in result.labels:
-            known = found[(labels == label) & ~np.isnan(found)]
-            mean, std = float(metrics.mean(known)), float(metrics.std(known))
-            rows.append((label, name, definition, mean, std, len(known)))
-    columns = ["label", "metric", "definition", "mean", "std", "runs"]
-    return pd.DataFrame(rows, columns=pd.Index(columns))
+    groups, parts = list(result.by_label.values()), []
+    for (name, definition), numbers in values.items():
+        found = summarise_groups(numbers, groups)
+        own = {"label": result.labels, "metric": name, "definition": definition}
+        parts.append(pd.DataFrame({**own, **found._asdict()}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def _probe_table(result: Result, head: str | None) -> pd.DataFrame:

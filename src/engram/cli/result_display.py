@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_FINDINGS = 12
+MOST_METHODS = 200  # lines of the table
 STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
@@ -56,6 +57,9 @@ def question(plans: Sequence[Plan]) -> None:
 def print_outcome(result: Result, folder: Path, *, page: Path | None = None) -> None:
     """Print the table of results, findings, and the paths of records and report."""
     results_console().print(summary_table(result))
+    if len(result.labels) > MOST_METHODS:
+        say(f"the first {MOST_METHODS} of {len(result.labels):,} methods; "
+            "engram metrics --csv prints all", style="dim")  # fmt: skip
     print_footnotes(result)
     print_findings(diagnose(select_own_views(result), result.class_names))
     report_unreadable(result)
@@ -100,7 +104,7 @@ def summary_table(result: Result) -> Table:
     mains = {average_name(figure): SCORE_TITLES[figure] for figure in dict.fromkeys(result.figures)}
     best = {name: float(numbers[name][fair].max()) for name in mains if sum(fair) > 1}
     table = make_plain_table("method", "runs", *mains.values(), "forgetting", "memory", "time/run")
-    for label, row in numbers.iterrows():
+    for label, row in numbers.head(MOST_METHODS).iterrows():
         cost: Mapping[Any, float] = costs.get(str(label), {})
         table.add_row(
             Text(f"{label}{' *' if label in past else ''}"),

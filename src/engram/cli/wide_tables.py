@@ -13,14 +13,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+MOST_METHODS = 200  # methods printed side by side
+
+
 def print_table(title: str, table: pd.DataFrame) -> None:
     """A table of numbers or texts, in as many parts as the screen needs."""
     from rich.text import Text
 
+    from engram.cli.console import say
     from engram.cli.result_display import make_plain_table
 
     if title == "metrics":
+        table, more = _limit_methods(table)
         table = _side_by_side(table)
+        if more:
+            say(f"the first {MOST_METHODS} of {MOST_METHODS + more:,} methods; --csv prints all")
     else:
         results_console().print(Text(f"\n{title}", style="bold"))
     cells = table.map(_format_cell)
@@ -29,6 +36,14 @@ def print_table(title: str, table: pd.DataFrame) -> None:
         for name, row in block.iterrows():
             shown.add_row(Text(escape_controls(str(name))), *row)
         results_console().print(shown)
+
+
+def _limit_methods(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Keep the first `MOST_METHODS` methods; returns how many there are beyond them."""
+    labels = list(dict.fromkeys(table["label"]))
+    if len(labels) <= MOST_METHODS:
+        return table, 0
+    return table[table["label"].isin(labels[:MOST_METHODS])], len(labels) - MOST_METHODS
 
 
 def _split_columns(cells: pd.DataFrame, width: int) -> Iterator[pd.DataFrame]:

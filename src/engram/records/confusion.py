@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from engram.records import head_views
 from engram.records.predictions import Prediction
-from engram.records.run_arrays import Floats
+from engram.records.run_arrays import Floats, RunKey
 from engram.records.scored_items import EvaluationItems
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 BINS = 10  # bins of confidence
 MOST_RUNS = 20  # runs read per recipe: thousands would take minutes
+MOST_RECIPES = 1000  # recipes, those of the best runs: as many as a table of the report shows
 MOST_CLASSES = 60  # above this, confusion is counted between tasks
 
 
@@ -40,7 +41,9 @@ class FinalAnswers(NamedTuple):
 
 
 def count_confusions(result: Result) -> list[FinalAnswers]:
-    """Count the final predictions of every recipe that kept them; label sets are left out.
+    """Count the final predictions of recipes that kept them; label sets are left out.
+
+    Of more than `MOST_RECIPES`, those whose runs have the highest scores.
 
     Examples
     --------
@@ -50,8 +53,8 @@ def count_confusions(result: Result) -> list[FinalAnswers]:
     [('single', (4, 4), 1), ('multi', (4, 4), 1)]
     """
     found: list[FinalAnswers] = []
-    for recipe in dict.fromkeys(run.recipe for run in result.runs):
-        kept = list(_load_predictions(result, recipe))
+    for recipe, runs in _list_finished_runs(result).items():
+        kept = list(_load_predictions(result, runs))
         if kept:
             orders = {items.classes.tobytes() for _, items, _ in kept}
             found += [
@@ -63,13 +66,36 @@ def count_confusions(result: Result) -> list[FinalAnswers]:
 KeptPrediction = tuple[int, EvaluationItems, Prediction]
 
 
-def _load_predictions(result: Result, recipe: str) -> Iterator[KeptPrediction]:
-    """Yield last stage, items and prediction of some finished runs of a recipe."""
-    runs = [run for run in result.runs if run.recipe == recipe and run not in result.diverged]
-    tasks = dict(zip(result.runs, result.tasks.tolist(), strict=True))
-    done = [run for run in runs if result.stages[run][-1:] == [tasks[run] - 1]]
-    for run in done[:MOST_RUNS]:
-        items, stage = result.items(run.recipe, run.order), tasks[run] - 1
+def _list_finished_runs(result: Result) -> dict[str, list[tuple[RunKey, int]]]:
+    """List the finished runs of each recipe with their last stages, at most `MOST_RUNS`."""
+    found: dict[str, list[tuple[RunKey, int]]] = {}
+    for run, tasks in zip(result.runs, result.tasks.tolist(), strict=True):
+        if run not in result.diverged and result.stages[run][-1:] == [tasks - 1]:
+            found.setdefault(run.recipe, []).append((run, tasks - 1))
+    chosen = found if len(found) <= MOST_RECIPES else _choose_recipes(result, found)
+    return {recipe: found[recipe][:MOST_RUNS] for recipe in chosen}
+
+
+def _choose_recipes(result: Result, recipes: Iterable[str]) -> list[str]:
+    """Choose the recipes with the highest mean scores after the last stage, in their order."""
+    last = result.matrix[np.arange(len(result)), np.maximum(result.tasks - 1, 0)]  # [run, task]
+    known = np.isfinite(last)
+    score = np.where(known, last, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    place = {recipe: number for number, recipe in enumerate(recipes)}
+    number = np.array([place.get(run.recipe, -1) for run in result.runs], np.int64)
+    sums = np.bincount(number[number >= 0], score[number >= 0], len(place))
+    means = sums / np.bincount(number[number >= 0], minlength=len(place))
+    best = np.sort(np.argsort(-means, kind="stable")[:MOST_RECIPES])
+    every = list(place)
+    return [every[one] for one in best]
+
+
+def _load_predictions(
+    result: Result, runs: Sequence[tuple[RunKey, int]]
+) -> Iterator[KeptPrediction]:
+    """Yield last stage, items and prediction of runs, where they were kept."""
+    for run, stage in runs:
+        items = result.items(run.recipe, run.order)
         kept = result.predictions.get(*run, stage)
         if items is not None and kept is not None and not items.multilabel:
             yield stage, kept.scored(items), kept

@@ -124,11 +124,18 @@ def compare_methods(
 
 
 def compare_blocks(
-    metric: str, names: list[str], blocks: list[Any], values: Any, *, level: float = 0.95
+    metric: str,
+    names: list[str],
+    blocks: list[Any],
+    values: Any,
+    *,
+    level: float = 0.95,
+    most: int | None = None,
 ) -> MethodComparison:
     """Compare runs given by their names, blocks and values.
 
-    Runs with different names are paired if they share a block; NaN values are left out.
+    Runs with different names are paired if they share a block; NaN values are left out. With `most`
+    only the names of the highest means are paired.
 
     Examples
     --------
@@ -143,13 +150,17 @@ def compare_blocks(
     order = list(dict.fromkeys(names))
     means = known.groupby("name")["value"].mean().reindex(order)
     order = list(means.sort_values(ascending=False, kind="stable", na_position="last").index)
-    by_name = {name: known.loc[known["name"] == name] for name in order}
-    rows = [_mean_row(by_name[name]["value"].to_numpy(), level) for name in order]
+    by_name = dict(iter(known.groupby("name", sort=False)))
+    nothing = known.iloc[:0]
+    rows = [_mean_row(by_name.get(name, nothing)["value"].to_numpy(), level) for name in order]
     methods = pd.DataFrame(
         rows, index=pd.Index(order, name="method"), columns=pd.Index(MEAN_COLUMNS)
     )
-    by_block = {name: part.groupby("block")["value"].mean() for name, part in by_name.items()}
-    both = list(itertools.combinations(order, 2))
+    paired = order[:most]
+    by_block = {
+        name: by_name.get(name, nothing).groupby("block")["value"].mean() for name in paired
+    }
+    both = list(itertools.combinations(paired, 2))
     found = [_pair_row(by_block[a], by_block[b], level) for a, b in both]
     sides = [[pair[side] for pair in both] for side in (0, 1)]
     index = pd.MultiIndex.from_arrays(sides, names=["method", "against"])

@@ -4,6 +4,7 @@ in 16-bit floats, and the part files that hold such entries.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.errors import RecordError, bad, check_choice, wrap_read_errors
-from engram.io import pack_tensors
+from engram.io import TensorFile, pack_tensors
 from engram.records import head_views, prediction_scoring
 from engram.records.journal import RecordFile, as_record
 from engram.records.scored_items import HEADS, EvaluationItems
@@ -375,9 +376,16 @@ class Predictions(PartFiles[StageKey, Prediction, tuple[RecordFile, int]]):
         return None if place is None else _load(*place, key)
 
 
-def _load(record: RecordFile, index: int, key: StageKey) -> Prediction:
+@functools.lru_cache(maxsize=4)
+def _open(record: RecordFile, stamp: int) -> tuple[TensorFile, frozenset[str]]:
+    """Open a file and list its tensors; runs that trained together share one."""
     file = record.tensors("predictions file")
-    names, start = set(file.keys()), f"{index}/buffers/"
+    return file, frozenset(file.keys())
+
+
+def _load(record: RecordFile, index: int, key: StageKey) -> Prediction:
+    file, names = _open(record, record.path.stat().st_mtime_ns)
+    start = f"{index}/buffers/"
     arrays = {
         field: file.get(f"{index}/{field}") for field in _FIELDS if f"{index}/{field}" in names
     }

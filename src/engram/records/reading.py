@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,22 @@ from engram.records.table_parts import (
     Problem,
     drop_repeats,
     journal_problems,
+    keep_metrics,
     read_folders,
     result_files,
 )
 
 
-def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None) -> Result:
+def read(
+    *paths: str | os.PathLike[str],
+    recipes: Collection[str] | None = None,
+    metrics: Callable[[str], bool] | None = None,
+) -> Result:
     """Read one or several run directories; broken files are listed in `problems`.
 
     Runs are in the order in which they were requested, not that in which they finished. Of many
-    recipes, those with an id in `recipes` can be selected.
+    recipes, those with an id in `recipes` can be selected; of many numbers, those of the metrics
+    of which `metrics` is true, which takes less memory.
 
     Examples
     --------
@@ -49,7 +56,8 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
     if not paths:
         raise bad("paths", "at least one run directory", "none")
     folders = [RunDirectory(path, create=False) for path in paths]
-    parts = read_folders([folder.path for folder in folders], result_files)
+    reduce = None if metrics is None else keep_metrics(metrics)
+    parts = read_folders([folder.path for folder in folders], result_files, reduce)
     problems = [*parts.problems, *(p for one in folders for p in journal_problems(one.path))]
     if not parts.files and not problems:
         shown = ", ".join(str(folder.path) for folder in folders)
@@ -62,6 +70,7 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
     for folder in folders:
         contents |= _recipes(folder, problems, recipes)
     frame = to_frame(parts.table)
+    del parts  # the same numbers once more
     listed = [recipe for folder in folders for recipe in folder.listed()]
     frame = sort_by_run(frame, arrange_runs(frame), listed)
     ledger, environment = (_documents(folders, k, problems) for k in ("ledger", "environment"))
@@ -71,6 +80,9 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
         arrays=ProbeArrays.join(folder.arrays() for folder in folders),
         problems=problems, environment=environment, models=find_models(folders),
     )  # fmt: skip
+
+
+MOST_ITEMS = 256  # files of test items kept in memory
 
 
 def find_models(folders: Sequence[RunDirectory]) -> ModelSource:
@@ -132,15 +144,12 @@ def _documents(
 
 
 def _find_items(folders: Sequence[RunDirectory]) -> Any:
-    """Return a lookup of test items, which reads a file on first use."""
-    known: dict[tuple[str, str], EvaluationItems | None] = {}
+    """Return a lookup of test items, which keeps those read last."""
 
+    @functools.lru_cache(maxsize=MOST_ITEMS)
     def items(recipe: str, order: str) -> EvaluationItems | None:
-        key = (recipe, order)
-        if key not in known:
-            every = (folder.items(recipe, order) for folder in folders)
-            known[key] = next((one for one in every if one is not None), None)
-        return known[key]
+        every = (folder.items(recipe, order) for folder in folders)
+        return next((one for one in every if one is not None), None)
 
     return items
 

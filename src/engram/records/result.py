@@ -25,7 +25,7 @@ from engram.records.run_metrics import CURRENT_TASK, recorded_views
 from engram.records.run_table import RunTable
 from engram.records.saved_models import save_models
 from engram.records.scored_items import Bools, EvaluationItems
-from engram.records.summary import _format_cell, headline, mean_std, summary_names
+from engram.records.summary import _format_cell, headline, summarise_groups, summary_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -314,16 +314,16 @@ def curves(result: Result) -> pd.DataFrame:
         CURRENT_TASK,
         *recorded_views(result),
     ]
-    labels = np.array(result.run_labels, dtype=object)
+    groups = list(result.by_label.values())
     rows = []
     for name in names:
-        values = result.curve(name)  # [run, stage]
-        for label in result.labels:
-            mine = values[labels == label]
-            for k in range(values.shape[1]):
-                known = int((~np.isnan(mine[:, k])).sum())
-                if known:
-                    rows.append((label, name, k, *mean_std(mine[:, k]), known))
+        found = [summarise_groups(values, groups) for values in result.curve(name).T]  # by stage
+        rows += [
+            (label, name, k, one.mean[place], one.std[place], int(one.runs[place]))
+            for place, label in enumerate(result.labels)
+            for k, one in enumerate(found)
+            if one.runs[place]
+        ]
     columns = ["label", "metric", "stage", "mean", "std", "runs"]
     return pd.DataFrame(rows, columns=pd.Index(columns))
 

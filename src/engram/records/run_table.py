@@ -86,6 +86,18 @@ class RunTable:
         """Each label once, in order of appearance."""
         return list(dict.fromkeys(self._arranged.labels))
 
+    @cached_property
+    def by_label(self) -> dict[str, _arrange.Ints]:
+        """The indices of the runs of each label, in order of appearance."""
+        found: dict[str, list[int]] = {}
+        for number, label in enumerate(self._arranged.labels):
+            found.setdefault(label, []).append(number)
+        return {label: np.array(numbers, np.int64) for label, numbers in found.items()}
+
+    @cached_property
+    def _numbers(self) -> dict[RunKey, int]:
+        return {run: number for number, run in enumerate(self._arranged.runs)}
+
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Files that could not be used, each with the reason."""
@@ -103,14 +115,22 @@ class RunTable:
         stream = self.recipes.get(recipe, {}).get("stream")
         if isinstance(stream, Mapping) and stream.get("head") in HEADS:
             return str(stream["head"])
-        rows = self._frame[_arrange.score_rows(self._frame)]
-        found = rows.loc[rows["recipe"] == recipe, "head"].unique().tolist()
+        found = self._recorded_heads.get(recipe, [])
         if len(found) > 1:
             raise RecordError(
                 f"recipe {recipe}: does not name the head view of its stream; "
                 "use result.view(head=...)"
             )
-        return str(found[0]) if found else ""
+        return found[0] if found else ""
+
+    @cached_property
+    def _recorded_heads(self) -> dict[str, list[str]]:
+        """The head views in which the scores of each recipe were recorded."""
+        rows = self._frame.loc[_arrange.score_rows(self._frame), ["recipe", "head"]]
+        found: dict[str, list[str]] = {}
+        for recipe, head in rows.drop_duplicates().itertuples(index=False):
+            found.setdefault(str(recipe), []).append(str(head))
+        return found
 
     def items(self, recipe: str, order: str = "") -> EvaluationItems | None:
         """The test items of a recipe under an order, None if they were not kept."""
@@ -124,9 +144,9 @@ class RunTable:
             if not -len(self) <= run < len(self):
                 raise bad("run", f"a number from 0 to {len(self) - 1}", run)
             return int(run) % len(self)
-        if run not in self.runs:
+        if run not in self._numbers:
             raise bad("run", "a number, or one of result.runs (recipe, seed, order)", run)
-        return self.runs.index(run)
+        return self._numbers[RunKey(*run)]
 
     def arrays(
         self, probe: str, run: RunKey | int = 0, *, stage: int | None = None
@@ -172,7 +192,7 @@ class RunTable:
         """The stages after which each run was evaluated."""
         return _arrange.list_stages(self._frame, self._arranged)
 
-    @property
+    @cached_property
     def diverged(self) -> dict[RunKey, int]:
         """Runs that diverged, with the first stage in which they did."""
         rows = _arrange.end_of_stage_rows(self._frame, "diverged") & (

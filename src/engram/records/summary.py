@@ -4,11 +4,13 @@ trials of a search and on excluded runs.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from engram.errors import plural
 from engram.records import run_arrays
@@ -39,18 +41,17 @@ def summary(result: Result, *, definition: str, stage: int | None) -> pd.DataFra
     names = summary_names(result)
     values = {n: result.metric(n, stage=stage, **options.get(n, {})) for n in names}
     main = choose_main_values(result, values)
-    labels = np.array(result.run_labels, dtype=object)
-    broken = set(result.diverged)
-    rows = []
-    for label in result.labels:
-        mine = labels == label
-        row: dict[str, Any] = {"runs": int(mine.sum())}
-        row["finished"] = int((~np.isnan(main[mine])).sum())
-        row["diverged"] = sum(run in broken for run, m in zip(result.runs, mine, strict=True) if m)
-        for name, numbers in values.items():
-            row[name], row[f"{name}_std"] = mean_std(numbers[mine])
-        rows.append(row)
-    return pd.DataFrame(rows, index=pd.Index(result.labels, name="label"))
+    groups = list(result.by_label.values())
+    lost = mark_diverged(result)
+    columns: dict[str, Any] = {
+        "runs": [len(mine) for mine in groups],
+        "finished": [int((~np.isnan(main[mine])).sum()) for mine in groups],
+        "diverged": [int(lost[mine].sum()) for mine in groups],
+    }
+    for name, numbers in values.items():
+        found = summarise_groups(numbers, groups)
+        columns |= {name: found.mean, f"{name}_std": found.std}
+    return pd.DataFrame(columns, index=pd.Index(result.labels, name="label"))
 
 
 def summary_names(result: Result) -> list[str]:
@@ -88,12 +89,43 @@ def choose_main_values(result: Result, values: Mapping[str, Floats]) -> Floats:
     return np.array([values[name][number] for number, name in pairs])
 
 
-def mean_std(values: Floats) -> tuple[float, float]:
-    """Mean and sample standard deviation of the values that are not NaN."""
+class GroupSummary(NamedTuple):
+    """Mean, standard deviation and number of the values of each group, [group]."""
+
+    mean: Floats
+    std: Floats
+    runs: npt.NDArray[np.int64]
+
+
+def summarise_groups(values: Floats, groups: Sequence[npt.NDArray[np.int64]]) -> GroupSummary:
+    """Summarise the values [run] of groups of runs; NaN does not count.
+
+    Groups of equal size are reduced together: there may be a hundred thousand of them.
+
+    Examples
+    --------
+    >>> numbers = np.array([0.5, 0.7, np.nan, 0.2])
+    >>> found = summarise_groups(numbers, [np.array([0, 1]), np.array([2, 3])])
+    >>> found.mean.tolist(), found.std.round(3).tolist(), found.runs.tolist()
+    ([0.6, 0.2], [0.141, nan], [2, 1])
+    """
     from engram import metrics
 
-    known = values[~np.isnan(values)]
-    return float(metrics.mean(known)), float(metrics.std(known))
+    known = [values[mine][~np.isnan(values[mine])] for mine in groups]
+    runs = np.array([len(one) for one in known], np.int64)
+    mean, std = np.full((2, len(groups)), np.nan)
+    found = GroupSummary(mean, std, runs)
+    for size in np.unique(runs[runs > 0]):
+        chosen = np.flatnonzero(runs == size)
+        block = np.stack([known[place] for place in chosen])
+        found.mean[chosen] = metrics.mean(block, axis=1)
+        found.std[chosen] = metrics.std(block, axis=1)
+    return found
+
+
+def mark_diverged(result: Result) -> npt.NDArray[np.bool_]:
+    """Mark the runs that diverged, [run]."""
+    return np.array([run in result.diverged for run in result.runs], np.bool_)
 
 
 def cost_table(result: Result) -> pd.DataFrame:
@@ -143,7 +175,13 @@ def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
 def class_names(result: Result) -> dict[int, str]:
     """Return the name of each class id that has the same name in all recipes."""
     found: dict[int, set[str]] = {}
-    for run in {run.recipe: run for run in result.runs}.values():
+    # recipes on one stream have the same items: thousands of files need not be read
+    streams = {
+        (json.dumps(stream, default=str) if stream else run.recipe, run.order): run
+        for run in {run.recipe: run for run in result.runs}.values()
+        for stream in [result.recipes.get(run.recipe, {}).get("stream")]
+    }
+    for run in streams.values():
         if (items := result.items(run.recipe, run.order)) is not None:
             for number, name in zip(items.classes.tolist(), items.names, strict=True):
                 found.setdefault(number, set()).add(name)
@@ -260,15 +298,14 @@ def describe_excluded_runs(result: Result, stage: int | None = None) -> list[str
     last = result.tasks - 1 if stage is None else np.minimum(result.tasks - 1, stage)
     rows = zip(result.matrix, last, strict=True)
     known = np.array([0 <= k < len(m) and bool(np.isfinite(m[k]).any()) for m, k in rows])
-    lost = np.array([run in result.diverged for run in result.runs], dtype=bool)
-    labels, found = np.array(result.run_labels, dtype=object), []
-    for label in result.labels:
-        own = labels == label
-        diverged, short = int((own & ~known & lost).sum()), int((own & ~known & ~lost).sum())
+    lost, found = mark_diverged(result), []
+    for label, own in result.by_label.items():
+        missing = own[~known[own]]
+        diverged, short = int(lost[missing].sum()), int((~lost[missing]).sum())
         parts = [f"{diverged} diverged"] * bool(diverged) + [f"{short} not finished"] * bool(short)
         if parts:
             verb = "is" if diverged + short == 1 else "are"
-            count = f"{diverged + short} of {plural(int(own.sum()), 'run')}"
+            count = f"{diverged + short} of {plural(len(own), 'run')}"
             found.append(f"{label}: {count} {verb} left out of every mean: {', '.join(parts)}")
     return found
 

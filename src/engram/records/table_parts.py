@@ -147,14 +147,22 @@ class PartContents:
     superseded: pa.Table | None = None
 
 
-def read_part(file: str | os.PathLike[str] | RecordFile) -> pa.Table:
-    """Read one part file; raises `RecordError` if it is truncated or damaged."""
+Reduce = Callable[["pa.Table"], "pa.Table"]  # chooses the rows of a table that a reader needs
+
+
+def read_part(file: str | os.PathLike[str] | RecordFile, reduce: Reduce | None = None) -> pa.Table:
+    """Read one part file; raises `RecordError` if it is truncated or damaged.
+
+    `reduce` is applied to portions of the file, so that rows that are not needed never are in
+    memory together.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     path = file if isinstance(file, RecordFile) else RecordFile(Path(file))
     if path.name.endswith(STREAM_SUFFIX):
-        return _check_columns(path, _read_stream(path))
+        table = _check_columns(path, _read_stream(path))
+        return table if reduce is None else reduce(table)
     try:
         # Small files are read at once: mapping each of thousands costs more than copying it.
         size = os.path.getsize(path.path) if path.size is None else path.size
@@ -170,8 +178,11 @@ def read_part(file: str | os.PathLike[str] | RecordFile) -> pa.Table:
         if parquet.metadata.num_rows > _DENSE * len(content) + SMALL:
             rows = f"{parquet.metadata.num_rows} rows in {len(content)} bytes"
             raise RecordError(f"{path}: not a results file ({rows})")
-        table = parquet.reader.read_all(use_threads=False)
-        table.validate(full=True)  # invalid text would fail much later
+        if reduce is None:
+            table = parquet.reader.read_all(use_threads=False)
+            table.validate(full=True)  # invalid text would fail much later
+        else:
+            table = _read_reduced(parquet, reduce)
     except RecordError:
         raise
     except (pa.ArrowException, OSError, ValueError) as problem:
@@ -203,13 +214,55 @@ def _read_stream(path: RecordFile) -> pa.Table:
     return table
 
 
-def read_parts(files: Iterable[Path | RecordFile]) -> PartContents:
+def _read_reduced(file: Any, reduce: Reduce) -> pa.Table:
+    import pyarrow as pa
+
+    found = [file.schema_arrow.empty_table()]
+    for number in range(file.num_row_groups):
+        portion = file.read_row_group(number, use_threads=False)
+        portion.validate(full=True)
+        if not portion.schema.equals(part_schema(), check_metadata=False):
+            break  # which the caller refuses
+        found.append(reduce(portion))
+    return pa.concat_tables(found).unify_dictionaries()
+
+
+def keep_metrics(wanted: Callable[[str], bool]) -> Reduce:
+    """Return a `Reduce` that keeps the rows of the metrics of which `wanted` is true."""
+
+    def reduce(table: pa.Table) -> pa.Table:
+        codes, words = _encode_metrics(table)
+        chosen = np.array([wanted(word) for word in words], np.bool_)
+        return table if chosen.all() else table.take(np.flatnonzero(chosen[codes]))
+
+    return reduce
+
+
+def keep_stage_ends(table: pa.Table) -> pa.Table:
+    """Keep one row of each finished stage of each run, and what says that a run diverged."""
+    import pandas as pd
+
+    stage, step = table.column("stage").to_numpy(), table.column("step").to_numpy()
+    table = table.take(np.flatnonzero((step == -1) & (stage >= 0)))
+    codes, words = _encode_metrics(table)
+    lost = np.array([word == "diverged" for word in words], np.bool_)
+    first = ~pd.Series(encode_columns(table, (*RUN, "stage"))).duplicated().to_numpy()
+    return table.take(np.flatnonzero(first | (lost[codes] if len(words) else first)))
+
+
+def _encode_metrics(table: pa.Table) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Return the metric of each row as a place in a list of words."""
+    metric = table.column("metric").unify_dictionaries().combine_chunks()
+    return encode_column(table, "metric"), metric.dictionary.to_pylist()
+
+
+def read_parts(files: Iterable[Path | RecordFile], reduce: Reduce | None = None) -> PartContents:
     """Read part files, oldest first; broken ones are listed in `problems`."""
     from concurrent.futures import ThreadPoolExecutor
 
     def attempt(file: RecordFile) -> Any:
         try:
-            return read_part(file)
+            return read_part(file, reduce)
         except RecordError as problem:
             return Problem.of(file, problem)
 
@@ -220,13 +273,20 @@ def read_parts(files: Iterable[Path | RecordFile]) -> PartContents:
             read = list(pool.map(attempt, ordered))
     else:
         read = [attempt(file) for file in ordered]
-    good = [(p, t) for p, t in zip(ordered, read, strict=True) if not isinstance(t, Problem)]
     problems = tuple(t for t in read if isinstance(t, Problem))
-    return _join_tables([p for p, _ in good], [t for _, t in good], problems)
+    good = [p for p, t in zip(ordered, read, strict=True) if not isinstance(t, Problem)]
+    tables = [t for t in read if not isinstance(t, Problem)]
+    del read  # so that the parts are freed once they are joined
+    lengths = [len(t) for t in tables]
+    part = np.repeat(np.arange(len(tables), dtype=np.int32), lengths)
+    table = _join_tables(tables)
+    return drop_repeats(drop_superseded(PartContents(table, part, tuple(good), problems)))
 
 
 def read_folders(
-    folders: Sequence[Path], listing: Callable[[Path], Iterable[RecordFile]]
+    folders: Sequence[Path],
+    listing: Callable[[Path], Iterable[RecordFile]],
+    reduce: Reduce | None = None,
 ) -> PartContents:
     """Read the part files of some directories, even while parts are being merged there.
 
@@ -234,29 +294,30 @@ def read_folders(
     """
     for _ in range(5):
         files = [file for folder in folders for file in listing(folder)]
-        parts = read_parts(files)
+        parts = read_parts(files, reduce)
         if all(problem.is_there for problem in parts.problems):
             return parts  # otherwise a merge removed a file: list again
     return parts
 
 
-def _join_tables(
-    files: list[RecordFile], tables: list[Any], problems: tuple[Problem, ...]
-) -> PartContents:
+def _join_tables(tables: list[pa.Table]) -> pa.Table:
+    """Join tables, column by column; the list is emptied, so that each is in memory once."""
     import pyarrow as pa
 
     whole = pa.concat_tables(tables) if tables else part_schema().empty_table()
-    table = whole.unify_dictionaries().combine_chunks()
-    lengths = [len(t) for t in tables]
-    part = np.repeat(np.arange(len(tables), dtype=np.int32), lengths)
-    return drop_repeats(drop_superseded(PartContents(table, part, tuple(files), problems)))
+    tables.clear()
+    whole = whole.unify_dictionaries()
+    for place, name in enumerate(whole.column_names):
+        column = whole.column(name).combine_chunks()
+        whole = whole.set_column(place, whole.schema.field(name), column)
+    return whole
 
 
 def encode_column(table: pa.Table, column: str) -> npt.NDArray[np.int64]:
     """Encode the values of a text or integer column as whole numbers from 0, [rows]."""
     chunked = table.column(column)
     if column in TEXT_COLUMNS:
-        joined = chunked.combine_chunks()
+        joined = chunked.unify_dictionaries().combine_chunks()
         joined = joined.chunk(0) if hasattr(joined, "chunk") else joined
         return np.asarray(joined.indices.to_numpy(zero_copy_only=False)).astype(np.int64)
     values = chunked.to_numpy().astype(np.int64)
@@ -361,10 +422,8 @@ def drop_superseded(parts: PartContents) -> PartContents:
 
 def _starts_with(table: pa.Table, prefix: str) -> npt.NDArray[np.bool_]:
     """Mark the rows whose metric begins with `prefix`, [rows]."""
-    metric = table.column("metric").combine_chunks()
-    words = metric.dictionary.to_pylist()
-    chosen = np.array([word.startswith(prefix) for word in words], np.bool_)
-    return np.asarray(chosen[encode_column(table, "metric")])
+    codes, words = _encode_metrics(table)
+    return np.asarray(np.array([word.startswith(prefix) for word in words], np.bool_)[codes])
 
 
 def drop_repeats(parts: PartContents) -> PartContents:

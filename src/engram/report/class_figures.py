@@ -25,8 +25,11 @@ def class_accuracies(digest: ReportData) -> pd.DataFrame:
     A class tested in several tasks is pooled by its numbers of rows. For label sets, which count a
     row once for all tasks, the rows over all tasks are taken.
     """
-    frame = digest.frame[digest.frame["step"] == -1]
-    rows = frame[frame["metric"] == "class_accuracy"].astype({"name": str, "order": str})
+    frame = digest.frame
+    ends = frame["step"] == -1
+    found = frame[(frame["metric"] == "class_accuracy") & ends]
+    rows = found[found["stage"] == found["stage"].max()] if _same_length(digest) else found
+    rows = rows.astype({"name": str, "order": str})
     done = digest.runs[digest.runs["finished"]] if len(digest.runs) else digest.runs
     if not len(rows) or not len(done):
         return pd.DataFrame(columns=COLUMNS)
@@ -35,7 +38,8 @@ def class_accuracies(digest: ReportData) -> pd.DataFrame:
     rows = rows.astype({"head": str}).merge(last[keys], on=keys)
     whole = rows.groupby([*RUN_COLUMNS, "head"])["task"].transform("min") < 0
     rows = rows[~whole | (rows["task"] < 0)]
-    counts = frame[frame["metric"] == "class_count"].astype({"name": str, "order": str})
+    counts = frame[(frame["metric"] == "class_count") & ends]
+    counts = counts.astype({"name": str, "order": str})
     counts = counts.drop_duplicates([*RUN_COLUMNS, "task", "cls"])[
         [*RUN_COLUMNS, "task", "cls", "value"]
     ]
@@ -50,6 +54,12 @@ def class_accuracies(digest: ReportData) -> pd.DataFrame:
         value=("value", "mean"), std=("value", "std"), first=("first", "min")
     )  # fmt: skip
     return means.reset_index()[COLUMNS]
+
+
+def _same_length(digest: ReportData) -> bool:
+    """Whether all runs that are finished have as many tasks, so that none ends earlier."""
+    done = digest.runs[digest.runs["finished"]] if len(digest.runs) else digest.runs
+    return len(done) > 0 and done["tasks"].nunique() == 1 and bool(done["tasks"].iloc[0])
 
 
 def class_order(table: pd.DataFrame) -> list[int]:
@@ -290,10 +300,10 @@ def label_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
 
 def _label_curves(digest: ReportData) -> pd.DataFrame:
     """Average over runs after every stage: name, head, metric, x, value, std."""
-    frame = digest.frame[digest.frame["step"] == -1]
-    names = frame["metric"].astype(str)
-    whole = frame[names.isin([SET_SCORES[-1], *LABEL_VIEWS]) & (frame["task"] == -1)]
-    newest = frame[(names == SET_SCORES[-1]) & (frame["task"] == frame["stage"])]
+    wanted = digest.frame["metric"].isin([SET_SCORES[-1], *LABEL_VIEWS])
+    frame = digest.frame[wanted & (digest.frame["step"] == -1)]
+    whole = frame[frame["task"] == -1]
+    newest = frame[(frame["metric"] == SET_SCORES[-1]) & (frame["task"] == frame["stage"])]
     rows = pd.concat([
         whole.assign(metric=whole["metric"].astype(str)), newest.assign(metric="current")
     ])  # fmt: skip

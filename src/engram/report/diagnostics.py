@@ -52,14 +52,21 @@ def memory_balance(table: pd.DataFrame) -> list[Finding]:
 def growth_outside_the_memory(table: pd.DataFrame) -> list[Finding]:
     """Find methods without a memory whose state grows with every task."""
     rows = table[table["metric"].isin([*MEMORY_KINDS, "memory_items"]) & (table["step"] == -1)]
+    if not len(rows):
+        return []
+    keys = ["name", "stage", "metric"]
+    means = rows.groupby(keys, observed=True)["value"].mean().unstack("metric").sort_index()
+    means = means.rename(columns=str).reindex(columns=[*MEMORY_KINDS, "memory_items"]).fillna(0.0)
+    names, total = means.index.get_level_values("name"), means[list(MEMORY_KINDS)].sum(axis=1)
+    steps = total.groupby(names, observed=True).diff().dropna()
+    later = steps.index.get_level_values("name")
+    grows = (steps > 0).groupby(later, observed=True).agg(["all", "size"])
+    kept = (means["memory_items"] != 0).groupby(names, observed=True).any()
+    # state that appears after the first task is not growth
+    growing = grows.index[grows["all"] & (grows["size"] >= 2) & ~kept.reindex(grows.index)]
     found = []
-    for name, group in rows.astype({"metric": str}).groupby("name", observed=True):
-        sizes = group.pivot_table(index="stage", columns="metric", values="value")
-        sizes = sizes.reindex(columns=[*MEMORY_KINDS, "memory_items"]).fillna(0.0).sort_index()
-        steps = sizes[list(MEMORY_KINDS)].sum(axis=1).diff().iloc[1:]
-        # state that appears after the first task is not growth
-        if len(steps) < 2 or sizes["memory_items"].any() or not bool((steps > 0).all()):
-            continue
+    for name in growing:
+        sizes = means.xs(name, level="name")
         first, last = sizes.iloc[0], sizes.iloc[-1]
         grown = [
             f"{words} from {human_bytes(first[kind])} to {human_bytes(last[kind])}"
@@ -212,7 +219,8 @@ def few_runs(table: pd.DataFrame) -> list[Finding]:
 def loss_terms(table: pd.DataFrame) -> list[Finding]:
     """Find penalty and distillation terms without effect, or far larger than the task loss."""
     # In the first stage there is nothing to preserve yet, so zero is correct.
-    rows = table[table["metric"].astype(str).str.startswith("loss/") & (table["stage"] >= 1)]
+    losses = [one for one in table["metric"].unique() if str(one).startswith("loss/")]
+    rows = table[table["metric"].isin(losses) & (table["stage"] >= 1)]
     rows = rows[np.isfinite(rows["value"])]
     if not len(rows):
         return []

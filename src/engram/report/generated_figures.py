@@ -25,10 +25,9 @@ Pixels = npt.NDArray[np.uint8]
 
 def generated_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     """Show pictures by method and stage; None without generators."""
-    names = dict(zip(digest.frame["recipe"], digest.frame["name"], strict=True))
     panels = []
     for number, name in enumerate(cast.names):
-        own = [one for one in digest.pictures if names.get(one.recipe) == name]
+        own = [one for one in digest.pictures if digest.names.get(one.recipe) == name]
         shown = [one for one in own if one.pictures is not None]
         if shown:
             figure = draw_picture_rows(_pick_stages(shown), digest.classes, name)

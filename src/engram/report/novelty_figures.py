@@ -214,7 +214,7 @@ def _draw_statistic(table: pd.DataFrame, statistic: str, name: str) -> go.Figure
 
 def _draw_maps(digest: ReportData, cast: DrawnMethods) -> tuple[list[Panel], str]:
     """Draw maps of some methods, with a remark on the others."""
-    names = dict(zip(digest.frame["recipe"], digest.frame["name"].astype(str), strict=True))
+    names = digest.names
     shown = [(names[one.recipe], one) for one in digest.samples if names[one.recipe] in cast.names]
     shown.sort(key=lambda pair: cast.names.index(pair[0]))
     panels = []
@@ -272,7 +272,7 @@ SCORE_TEXT = (
 def scores_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     """Plot ROC curves and histograms; None without detectors."""
     detectors = list_detectors(digest)[:MOST_DETECTORS]
-    names = dict(zip(digest.frame["recipe"], digest.frame["name"].astype(str), strict=True))
+    names = digest.names
     drawn = [
         (names[one.recipe], one) for one in digest.familiarity
         if one.detector in detectors and names[one.recipe] in cast.names

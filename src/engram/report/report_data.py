@@ -43,8 +43,10 @@ class LedgerEntry:
     value: Any
 
 
-def ledger_entries(ledger: Mapping[str, Any], recipes: Collection[str]) -> list[LedgerEntry]:
-    """List the entries of a ledger; of repeated ones for a run and stage, the last.
+def ledger_entries(ledger: Mapping[str, Any], recipes: Collection[str]) -> Iterator[LedgerEntry]:
+    """Yield the entries of a ledger; of repeated ones for a run and stage, the last.
+
+    Runs are resolved one by one: the entries of a hundred thousand would take gigabytes.
 
     Examples
     --------
@@ -55,14 +57,29 @@ def ledger_entries(ledger: Mapping[str, Any], recipes: Collection[str]) -> list[
     >>> [(e.path, e.value) for e in ledger_entries(ledger, ["0a1b2c3d4e5f"])]
     [(('0a1b2c3d4e5f-0-', '0', 'train'), 64), (('0a1b2c3d4e5f-0-', '1', 'train'), 32)]
     """
-    found: dict[tuple[str, ...], LedgerEntry] = {}
     known = frozenset(recipes)
-    for entry in _walk_ledger(ledger, (), "", known):
+    runs: dict[tuple[str, ...], list[tuple[str, Any]]] = {}  # of each, its records in all parts
+    for path, recipe, value in _walk_ledger(ledger, (), "", known):
         # A run is written in several parts, which do not matter here.
-        start = next((i for i, word in enumerate(entry.path) if _find_recipe(word, known)), 0)
-        path = entry.path[start:]
-        found[path] = LedgerEntry(entry.recipe, path, entry.value)
-    return list(found.values())
+        start = next((i for i, word in enumerate(path) if _find_recipe(word, known)), 0)
+        runs.setdefault(path[start:], []).append((recipe, value))
+    for run, records in runs.items():
+        found: dict[tuple[str, ...], LedgerEntry] = {}
+        for recipe, value in records:
+            for path, inner in _walk_record(value, run):
+                found[path] = LedgerEntry(recipe, path, inner)
+        yield from found.values()
+
+
+def _walk_record(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _walk_record(inner, (*path, str(key)))
+    elif isinstance(value, (list, tuple)) and any(isinstance(v, Mapping) for v in value):
+        for number, inner in enumerate(value):
+            yield from _walk_record(inner, (*path, str(number)))
+    else:
+        yield path, value
 
 
 def _find_recipe(word: str, known: Collection[str]) -> str:
@@ -73,21 +90,26 @@ def _find_recipe(word: str, known: Collection[str]) -> str:
 
 def _walk_ledger(
     value: Any, path: tuple[str, ...], recipe: str, known: Collection[str]
-) -> Iterator[LedgerEntry]:
+) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Yield path, recipe and content of the record of each run, and of all that is in none."""
     if isinstance(value, Mapping):
         identity = [str(value[key]) for key in _IDENTITY if key in value]
         told = next(filter(None, (_find_recipe(word, known) for word in identity)), "")
         if told:
-            path = (*path, "-".join(identity))
+            rest = {key: inner for key, inner in value.items() if key not in _IDENTITY}
+            yield (*path, "-".join(identity)), told, rest
+            return
         for key, inner in value.items():
-            if not (told and key in _IDENTITY):
-                owner = told or _find_recipe(str(key), known) or recipe
-                yield from _walk_ledger(inner, (*path, str(key)), owner, known)
+            owner = _find_recipe(str(key), known)
+            if owner:
+                yield (*path, str(key)), owner, inner
+            else:
+                yield from _walk_ledger(inner, (*path, str(key)), recipe, known)
     elif isinstance(value, (list, tuple)) and any(isinstance(v, Mapping) for v in value):
         for number, inner in enumerate(value):
             yield from _walk_ledger(inner, (*path, str(number)), recipe, known)
     else:
-        yield LedgerEntry(recipe, path, value)
+        yield path, recipe, value
 
 
 def readers_of_the_past(ledger: Mapping[str, Any], recipes: Collection[str]) -> set[str]:
@@ -139,8 +161,8 @@ def sum_ledger_entries(
         (*key, f"{total:,.12g}", float(total)) for key, total in sums.items()
     ]
     rows += [(*key, ", ".join(list(each)[:5]), None) for key, each in texts.items()]
-    order = list(dict.fromkeys(name for name, *_ in rows))
-    return sorted(rows, key=lambda row: order.index(row[0]))
+    order = {name: place for place, name in enumerate(dict.fromkeys(name for name, *_ in rows))}
+    return sorted(rows, key=lambda row: order[row[0]])
 
 
 # Costs.
@@ -300,7 +322,7 @@ def add_unique_names(frame: pd.DataFrame) -> pd.DataFrame:
     whole = dict.fromkeys(("seed", "stage", "step", "task", "cls"), np.int32)
     result = frame[[*whole, "value"]].astype({**whole, "value": np.float64})
     for column in ("recipe", "label", "order", "head", "metric"):
-        result[column] = frame[column].astype(str).astype("category")
+        result[column] = _as_text_category(frame[column])
     groups = result.groupby(["label", "recipe"], observed=True, sort=True)
     codes = groups.ngroup().to_numpy()
     pairs = [(str(label), str(recipe)) for label, recipe in groups.size().index]
@@ -311,6 +333,17 @@ def add_unique_names(frame: pd.DataFrame) -> pd.DataFrame:
     place = np.array([position[text] for text in texts], np.int64)
     result["name"] = pd.Categorical.from_codes(place[codes], categories=pd.Index(categories))
     return result
+
+
+def _as_text_category(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Convert values to categories of text, sorted; only the categories are touched if possible."""
+    if not isinstance(values.dtype, pd.CategoricalDtype) or values.hasnans:
+        return values.astype(str).astype("category")
+    used = values.cat.remove_unused_categories()
+    words = [str(word) for word in used.cat.categories]
+    if len(set(words)) < len(words):
+        return values.astype(str).astype("category")
+    return used.cat.rename_categories(words).cat.reorder_categories(sorted(words))
 
 
 def _run_rows(

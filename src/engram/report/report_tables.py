@@ -32,6 +32,7 @@ from engram.report.table import FORMATS, Column, Table, render_table
 
 MOST_ROWS = 1000  # rows of a table on the page; written tables are complete
 MOST_TASKS = 20
+_ANY = -2  # in place of the code of a head view
 
 METHOD_COLUMN = Column("name", "Method")
 STATE_COLUMNS = ("State, MiB", "Networks, MiB", "Buffers, MiB", "Optimiser, MiB")
@@ -206,8 +207,16 @@ def select_own_views(frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any
     """Keep the rows of each stream's own head view."""
     streams = {name: recipe.get("stream") for name, recipe in recipes.items()}
     told = {name: one.get("head") for name, one in streams.items() if isinstance(one, Mapping)}
-    own, head = frame["recipe"].astype(str).map(told), frame["head"].astype(str)
-    return frame[(head == "") | own.isna() | (head == own)]
+    recipe, head = (frame[name].astype("category").cat for name in ("recipe", "head"))
+    code = {str(word): place for place, word in enumerate(head.categories)}
+    own = [told.get(str(word)) for word in recipe.categories]
+    wanted = np.array([_ANY if one is None else code.get(str(one), -1) for one in own], np.int64)
+    wanted = np.append(wanted, _ANY)[recipe.codes.to_numpy()]  # [rows]
+    heads = head.codes.to_numpy()
+    chosen: pd.DataFrame = frame[
+        (wanted == _ANY) | (heads == wanted) | (heads == code.get("", _ANY))
+    ]
+    return chosen
 
 
 def build_tables(inputs: ReportInput, digest: ReportData) -> list[Table]:
@@ -266,18 +275,13 @@ def comparison_tables(digest: ReportData) -> list[Table]:
 def _compare_methods(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare the methods of one stream and view: all means, and pairs of the most accurate."""
     place = {key: rows[key].iloc[0] for key in ("head", "stream")}
-    everyone = rows["name"].astype(str)
-    best = rows.groupby(everyone)["average_accuracy"].mean().nlargest(MOST_METHODS, keep="first")
-    chosen = rows[everyone.isin(best.index)]
-    means, pairs = (
-        compare_blocks("", part["name"].astype(str).tolist(),
-                 list(zip(part["seed"], part["order"], strict=True)),
-                 part["average_accuracy"], level=LEVEL)
-        for part in (rows, chosen)
+    found = compare_blocks(
+        "", rows["name"].astype(str).tolist(), list(zip(rows["seed"], rows["order"], strict=True)),
+        rows["average_accuracy"], level=LEVEL, most=MOST_METHODS,
     )  # fmt: skip
-    left = means.methods.rename_axis("name").reset_index()
-    right = pairs.pairs.rename_axis(["name", "against"]).reset_index()
-    return left.assign(**place), right.assign(**place, of=len(means.methods))
+    left = found.methods.rename_axis("name").reset_index()
+    right = found.pairs.rename_axis(["name", "against"]).reset_index()
+    return left.assign(**place), right.assign(**place, of=len(found.methods))
 
 
 def _view_columns(frame: pd.DataFrame) -> list[Column]:
