@@ -231,6 +231,22 @@ def limit_threads() -> Iterator[None]:
         torch.set_num_threads(_thread_limits.pop())
 
 
+@contextmanager
+def one_thread(on: bool) -> Iterator[None]:
+    """Use one thread inside the context, if `on`, for every run.
+
+    A sum over several threads is rounded in a way that depends on their number.
+    """
+    before = torch.get_num_threads()
+    if on:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if on:
+            torch.set_num_threads(before)
+
+
 def set_threads(learners: Sequence[RunLearner], training: Training, *, mapped: bool) -> None:
     """Use one thread for runs with small steps, and all threads for others."""
     if not _thread_limits or learners[0].device.type != "cpu":
