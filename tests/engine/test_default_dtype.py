@@ -65,7 +65,8 @@ def test_a_float_times_a_mask_has_the_precision_of_the_weights(precision, togeth
 
     run_engine(method, precision, together, progress=progress)
     wanted = torch.float64 if precision == "float64" else torch.float32
-    assert method.seen == dict.fromkeys(("start", "gradient", "loss", "step", "finish"), {wanted})
+    verbs = ("start", "gradient", "loss", "step", "finish")
+    assert method.seen == {verb: {wanted} for verb in verbs}
     assert during == {torch.float32}  # the caller's code
 
 

@@ -65,7 +65,7 @@ def execute(
     if together is not None:
         check_bool("together", together)
     if exact and together:
-        raise bad("together", "None or False with exact=True, which trains runs by themselves", True)
+        raise bad("together", "None or False with exact=True, which trains each run alone", True)
     deterministic, together = deterministic or exact, False if exact else together
     plans = merge_equal_plans(plans)
     _check_runs(plans)

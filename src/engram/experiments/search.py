@@ -114,8 +114,8 @@ def search(
         over the full ranges, later ones are proposed by Optuna (extra ``search``).
     sampler, seed
         ``tpe`` or ``random``, and its seed.
-    out, device, pool, workers, address, data, compile, deterministic, exact, checkpoint_every, deadline,
-    rerun
+    out, device, pool, workers, address, data, compile, deterministic, exact,
+    checkpoint_every, deadline, rerun
         As in `engram.sweep`.
     before
         Called after all checks, before the first trial is trained.

@@ -110,8 +110,8 @@ def refuse_gradient_hooks(module: nn.Module) -> None:
         hooks = (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None))
         if any(hooks):
             expected = (
-                "parameters without hooks on their gradients, which are not called here "
-                "(requires_grad_(False) freezes a parameter; a mask in the forward pass, part of it)"
+                "parameters without hooks on their gradients, which are not called here (freeze a "
+                "parameter by requires_grad_(False), a part of it by a mask in the forward pass)"
             )
             raise bad("model", expected, f"a hook on {name}")
 
@@ -145,6 +145,7 @@ def check_gradients_arrive(module: nn.Module, shape: tuple[int, ...]) -> None:
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.body, self.top = nn.Linear(3, 2), nn.Linear(2, 2)
+    ...
     ...     def forward(self, x):
     ...         with torch.no_grad():
     ...             z = self.body(x)
