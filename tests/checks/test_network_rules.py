@@ -100,7 +100,7 @@ FAULTS = {
     Stuck: ("the seed decides its weights", "set no seed of your own"),
     Lucky: ("the seed decides its weights", "not from numpy's"),
     Spare: ("gradients reach all weights", "spare.weight, spare.bias have no part"),
-    Cut: ("gradients reach all weights", "take .detach"),
+    Cut: ("answers features", "take no_grad and detach out"),
     Infinite: ("answers features", "not finite"),
     Blind: ("learns", "layers that lose the input"),
 }

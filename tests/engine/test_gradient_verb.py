@@ -45,6 +45,59 @@ class TermByTerm(Method):
         return grad(batch, "task") + grad(batch, "small")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Away(Method):
+    """A loss that pulls other weights back to those of the run."""
+
+    def loss(self, net, batch, state):
+        here = batch.values.get("here", net.vector.detach())
+        return {"task": 0.5 * (net.vector - here).square().sum() + 0 * net.task(batch)}
+
+    def gradient(self, grad, batch, state):
+        grad(batch)
+        here = grad.vector
+        return grad(batch._replace(values={"here": here}), at=here + 2.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere(Method):
+    """The usual gradient, after which others are asked for far away, or none."""
+
+    far: bool = True
+
+    def gradient(self, grad, batch, state):
+        found = grad(batch).clone()
+        if self.far:
+            grad(batch, at=grad.vector + 10.0)
+        return found
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_other_weights_do_not_overwrite_those_of_the_run(together):
+    """Weights that must move by -2 times the rate do."""
+    training = replace(toy_runs.EXACT, optimizer="sgd", momentum=0.0, lr=0.25, batch_size=0,
+                       epochs=1)  # fmt: skip
+    runs = toy_runs.make_runs(Away(), toy_runs.make_streams()[:2], training=training)
+    engine = Engine(runs, device="cpu", together=together)
+    before = [engine.learner(run).vector for run in runs]
+    for stage in engine.stages():
+        if stage.stage == 0:
+            free = stage.learner.free
+            moved = (stage.learner.vector - before[stage.run])[free]
+            assert torch.allclose(moved, torch.full_like(moved, -0.5), atol=1e-12)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_other_weights_leave_running_statistics_alone(together):
+    found = []
+    for far in (True, False):
+        runs = toy_runs.make_runs(Elsewhere(far=far), toy_runs.make_streams()[:2], model="normed")
+        stages = Engine(runs, device="cpu", together=together).stages()
+        found.append(tuple(stage.learner.buffers for stage in stages))
+    assert found[0][0]
+    assert toy_runs.largest_gap(found[0], found[1]) < toy_runs.CLOSE
+
+
 @pytest.mark.parametrize("method", [Sharp(), HalfFirst(), TermByTerm()], ids=str)
 def test_lockstep_is_the_loop(method):
     group = toy_runs.make_runs(method, toy_runs.make_streams(), model="normed")

@@ -183,7 +183,7 @@ def check_gradients_reach_all_weights(one: NetworkCandidate) -> None:
     if not named:
         raise DoesNotApply("no weight of it may move")
     found = one.answer(one.rows(), training=True)
-    require(found.requires_grad, "no gradient reaches its weights: take .detach() and no_grad out")
+    require(found.requires_grad, "none of its weights has a part in the features")
     slopes = torch.autograd.grad(found.square().sum(), list(named.values()), allow_unused=True)
     idle = [name for name, slope in zip(named, slopes, strict=True) if slope is None]
     require(

@@ -235,7 +235,9 @@ def shorten_warnings() -> Iterator[None]:
 FOLDER = "requests"
 MANY_RECIPES = 1000  # from which on a request is written as JSON, which is read far faster
 # not part of the request's identity
-RUN_OPTIONS = ("device", "address", "compile", "deterministic", "checkpoint_every", "log")
+RUN_OPTIONS = (
+    "device", "address", "compile", "deterministic", "exact", "checkpoint_every", "log",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +257,7 @@ class Request:
     address: str | None = None
     compile: bool = False
     deterministic: bool = False
+    exact: bool = False
     checkpoint_every: str = "5m"
     log: list[str] = field(default_factory=list)
     search: dict[str, Any] | None = None

@@ -114,7 +114,8 @@ def train_request(
         work = Work(
             recipes=recipes, out=target, device=request.device, data=request.root,
             workers=request.workers, address=request.address, compile=request.compile, rerun=rerun,
-            deterministic=request.deterministic, checkpoint_every=request.checkpoint_every,
+            deterministic=request.deterministic, exact=request.exact,
+            checkpoint_every=request.checkpoint_every,
         )  # fmt: skip
         plans = work.plans
         if target.is_dir() and is_main_process():  # checked before the request is written
@@ -546,7 +547,8 @@ def _search(
             content, out=target, device=request.device, pool=request.pool, data=request.root,
             workers=request.workers, address=request.address, compile=request.compile,
             callback=callback,
-            deterministic=request.deterministic, checkpoint_every=request.checkpoint_every,
+            deterministic=request.deterministic, exact=request.exact,
+            checkpoint_every=request.checkpoint_every,
             deadline=deadline, before=lambda: request.write(target), **asked,
         )  # fmt: skip
     return found

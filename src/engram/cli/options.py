@@ -128,6 +128,10 @@ Deterministic = Annotated[
     bool,
     typer.Option("--deterministic", help="Bit-identical results on CUDA too; slower."),
 ]
+Exact = Annotated[
+    bool,
+    typer.Option("--exact", help="The same bits in every pool, each run by itself; slower."),
+]
 CheckpointEvery = Annotated[
     str,
     typer.Option(metavar="TIME", help="Interval of checkpoints within a task: 90s, 5m."),

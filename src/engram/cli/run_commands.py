@@ -21,6 +21,7 @@ from engram.cli.options import (
     DataSet,
     Deterministic,
     Device,
+    Exact,
     Label,
     Log,
     Methods,
@@ -98,6 +99,7 @@ def run(
     ] = False,
     compile: Compile = False,
     deterministic: Deterministic = False,
+    exact: Exact = False,
     checkpoint_every: CheckpointEvery = "5m",
     rerun: Rerun = False,
     budget: Budget = None,
@@ -123,7 +125,7 @@ def run(
     request = Request(
         recipes=plain, root=str(root.absolute()) if root else None, device=device,
         pool="auto" if together else "serial", compile=compile,
-        deterministic=deterministic, checkpoint_every=checkpoint_every, log=log or [],
+        deterministic=deterministic, exact=exact, checkpoint_every=checkpoint_every, log=log or [],
     )  # fmt: skip
     refuse_diverged([run_request(request, out, rerun=rerun, budget=budget)])
 
@@ -157,6 +159,7 @@ def sweep(
     device: Device = "auto",
     compile: Compile = False,
     deterministic: Deterministic = False,
+    exact: Exact = False,
     checkpoint_every: CheckpointEvery = "5m",
     rerun: Rerun = False,
     budget: Budget = None,
@@ -190,6 +193,7 @@ def sweep(
         address=address,
         compile=compile,
         deterministic=deterministic,
+        exact=exact,
         checkpoint_every=checkpoint_every,
         log=log or [],
     )
@@ -252,6 +256,7 @@ def search(
     device: Device = "auto",
     compile: Compile = False,
     deterministic: Deterministic = False,
+    exact: Exact = False,
     checkpoint_every: CheckpointEvery = "5m",
     budget: Budget = None,
     log: Log = None,
@@ -285,7 +290,7 @@ def search(
     request = Request(
         recipes=plain, root=str(root.absolute()) if root else None, device=device, pool=pool,
         workers=workers, address=address, compile=compile, deterministic=deterministic,
-        checkpoint_every=checkpoint_every, search=asked, log=log or [],
+        exact=exact, checkpoint_every=checkpoint_every, search=asked, log=log or [],
     )  # fmt: skip
     search_request(request, out, budget=budget)
 

@@ -79,8 +79,9 @@ class LearnerSnapshot:
         restore_state(learner, found)
         self.networks, self.state = learner.networks, learner.state
         self.bundle = _copy_with_weights(
-            learner.networks.eval, {**learner.params, **learner.buffers}
-        )
+            learner.networks.eval, {**learner.params, **learner.buffers},
+            learner.networks.constants,
+        )  # fmt: skip
         self.precision = settings.training.precision
         self.dtype = PRECISIONS[self.precision][0]
         self.labels: Array = names_to_labels(found.facts["classes"], kind)  # by column
@@ -196,9 +197,11 @@ class LearnerSnapshot:
             return self.net()(x)
 
 
-def _copy_with_weights(skeleton: torch.nn.Module, weights: Mapping[str, Tensor]) -> torch.nn.Module:
-    """Copy a module, with copies of these weights and buffers."""
-    bundle = copy.deepcopy(skeleton)
+def _copy_with_weights(
+    skeleton: torch.nn.Module, weights: Mapping[str, Tensor], constants: Mapping[str, Tensor]
+) -> torch.nn.Module:
+    """Copy a module, with copies of these weights and buffers; constants are shared."""
+    bundle = copy.deepcopy(skeleton, {id(value): value for value in constants.values()})
     with torch.no_grad():
         own = {**dict(bundle.named_parameters()), **dict(bundle.named_buffers())}
         for name, value in weights.items():

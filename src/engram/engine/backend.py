@@ -42,7 +42,20 @@ def resolve_device(name: str | torch.device) -> torch.device:
     return torch.device(name)
 
 
+class _TorchDefaults:
+    """Defaults of torch that are functions, as an attribute."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.get_default_dtype()
+
+    @dtype.setter
+    def dtype(self, dtype: torch.dtype) -> None:
+        torch.set_default_dtype(dtype)
+
+
 TORCH_FLAGS: dict[str, tuple[Any, str]] = {  # of torch, one of each in a process
+    "dtype": (_TorchDefaults(), "dtype"),
     "matmul_tf32": (torch.backends.cuda.matmul, "allow_tf32"),
     "cudnn_tf32": (torch.backends.cudnn, "allow_tf32"),
     "benchmark": (torch.backends.cudnn, "benchmark"),
@@ -60,11 +73,11 @@ class _FlagScopes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: list[dict[str, bool]] = []
-        self._before: dict[str, bool] = {}
+        self._open: list[dict[str, Any]] = []
+        self._before: dict[str, Any] = {}
 
     @contextmanager
-    def __call__(self, **wanted: bool) -> Iterator[None]:
+    def __call__(self, **wanted: Any) -> Iterator[None]:
         with self._lock:
             self._open.append(wanted)
             for name in wanted:
@@ -85,6 +98,24 @@ class _FlagScopes:
 
 
 _flags = _FlagScopes()
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Let a method's verbs make tensors in the precision of the weights.
+
+    Without it ``0.5 * mask`` would be float32 in a run in float64.
+
+    Examples
+    --------
+    >>> with default_dtype(torch.float64):
+    ...     (0.5 * torch.tensor([True])).dtype
+    torch.float64
+    >>> (0.5 * torch.tensor([True])).dtype
+    torch.float32
+    """
+    with _flags(dtype=dtype):
+        yield
 
 
 @contextmanager
@@ -198,6 +229,22 @@ def limit_threads() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(_thread_limits.pop())
+
+
+@contextmanager
+def one_thread(on: bool) -> Iterator[None]:
+    """Use one thread inside the context, if `on`, for every run.
+
+    A sum over several threads is rounded in a way that depends on their number.
+    """
+    before = torch.get_num_threads()
+    if on:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if on:
+            torch.set_num_threads(before)
 
 
 def set_threads(learners: Sequence[RunLearner], training: Training, *, mapped: bool) -> None:

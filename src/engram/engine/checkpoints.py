@@ -92,8 +92,13 @@ def state_dict(
 
 
 def learner_facts(learner: RunLearner, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a learner besides the tensors in `tree`."""
+    """Return the facts of a learner besides the tensors in `tree`.
+
+    Of constant parameters, which come with the model, a checkpoint has the checksum only.
+    """
+    constants = learner.networks.constants_digest
     return {
+        **({"constants": constants} if constants else {}),
         "format": FORMAT, "structure": tree_structure(tree), "stage": learner.stage,
         "seed": learner.seed, "seen": learner.exemplars.seen, "diverged": learner.diverged,
         "stream": learner.stream.fingerprint(), "ledger": learner.ledger.to_dict(),
@@ -228,6 +233,8 @@ def restore_learner(
         raise RecordError(f"{path}: not a checkpoint of this version ({facts.get('format')})")
     if (facts.get("stream"), facts.get("seed")) != (learner.stream.fingerprint(), learner.seed):
         raise RecordError(f"{path}: belongs to another stream or seed")
+    if facts.get("constants", "") != learner.networks.constants_digest:
+        raise RecordError(f"{path}: the model's frozen parameters were others")
     try:
         with wrap_read_errors(path, "checkpoint"):
             load_state_dict(learner, tensors, facts)

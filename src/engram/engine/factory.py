@@ -48,6 +48,9 @@ class LearnerFactory:
         self._kept = 0  # their size in bytes
         self._skeletons: dict[Any, Networks] = {}
         self._first: dict[Any, Networks] = {}  # shared by runs that differ in their seeds only
+        # kinds with constant parameters, which are structure and may follow the seed
+        self._with_constants: set[Any] = set()
+        self._constant: dict[Any, Networks] = {}  # networks with such parameters, by form
         self._kinds: dict[ByIdentity, Any] = {}
         self._forms: dict[Any, int] = {}  # numbers of forms, which are slow to compare
         self._starts: dict[Any, bytes] = {}
@@ -96,17 +99,28 @@ class LearnerFactory:
         found = self._weights.pop(key, None)
         if found is None:
             found = self._build(run)
+            if found.constant_names:
+                found = self._share_skeleton(found)
+                self._with_constants.add(self._kinds[ByIdentity(run)])
+                key = self._kind(run), run.seed
             self._kept += found.nbytes
         self._weights[key] = found
         self._make_room()
         self._need_root(run, found)
         return found
 
+    def _share_skeleton(self, found: Networks) -> Networks:
+        """Let networks with constants, which may be large, share those of equal networks."""
+        known = self._constant.setdefault((found.form, found.channels_last), found)
+        return found if known is found else known.with_weights_of(found)
+
     def skeleton(self, run: Run) -> Networks:
         """Return the networks of a run, with weights that may be those of another seed."""
         key = self._kind(run)
         if key not in self._first:
-            self._first[key] = found = self.networks(run)
+            found = self.networks(run)
+            key = self._kind(run)  # it follows the seed if there are constants
+            self._first[key] = found
             form = found.form, found.channels_last
             self._forms[key] = self._forms.setdefault(form, len(self._forms))
         self._need_root(run, self._first[key])
@@ -124,7 +138,8 @@ class LearnerFactory:
         key = ByIdentity(run)
         if key not in self._kinds:
             self._kinds[key] = self._network_key(run)
-        return self._kinds[key]
+        kind = self._kinds[key]
+        return (kind, run.seed) if kind in self._with_constants else kind
 
     @staticmethod
     def _network_key(run: Run) -> Any:

@@ -314,6 +314,15 @@ class RunGrouping:
         """Whether several runs of a group train at once, in some task at least."""
         return any(way.mapped and way.width > 1 for way in self._execution_modes(group).values())
 
+    def lockstep_groups(self) -> list[list[int]]:
+        """Return the numbers of the runs of each group of which several train at once.
+
+        Halves of a group that did not fit into memory are decided on later.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what trains alone is warned of when it trains
+            return [group for group in self.groups() if len(group) > 1 and self.lockstep(group)]
+
     def _tiny(self, group: Sequence[int]) -> bool:
         run = self.runs[group[0]]
         return has_tiny_steps(run, self._factory.skeleton(run))

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram import keys
+from engram.engine.backend import default_dtype
 from engram.engine.stored_values import complete_values, snapshot_memory
 from engram.learner.batch import NO_VALUES, Batch, TrainingRows
 from engram.learner.gradients import Term, Transform, Weights, average_gradient
@@ -107,9 +108,10 @@ def call_for_all_with_values(
 ) -> None:
     """Call `call_for_all`, then compute missing values of `Method.remember` for all exemplars."""
     before = [snapshot_memory(one) for one in learners]
-    call_for_all(learners, methods, verb, phase)
-    for learner, method, memory in zip(learners, methods, before, strict=True):
-        complete_values(learner, method, memory)
+    with default_dtype(learners[0].vector.dtype):
+        call_for_all(learners, methods, verb, phase)
+        for learner, method, memory in zip(learners, methods, before, strict=True):
+            complete_values(learner, method, memory)
 
 
 def call_for_all(

@@ -90,7 +90,8 @@ def train_task(
                 now.load(epoch)
                 for start, stop in now.stretches(slices):
                     try:
-                        now.trainer.run(start, stop, now.rates(start, stop), now.live)
+                        with backend.default_dtype(learners[0].vector.dtype):
+                            now.trainer.run(start, stop, now.rates(start, stop), now.live)
                     except LostRank:  # save the state before this step, then end
                         if stops_at(slices.stopped(epoch, start)):
                             return None

@@ -17,13 +17,15 @@ from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import nbytes
 
 FORMAT = "engram-model-1"
+CONSTANTS = "constants/"  # prefix of parameters that no run trains
 ROWS = ("rows/x", "rows/y", "rows/stage")  # rows of the data that are kept: inputs, columns, task
 
 
 class PortableState(NamedTuple):
     """Named tensors and plain facts about them, which go into one file.
 
-    Parameters have their own names (``net.head.weight``); method state, exemplars and their values
+    Parameters have their own names (``net.head.weight``), those that are frozen with the prefix
+    ``constants/``; method state, exemplars and their values
     are named as in a checkpoint. The rows of the memory are included, and exemplars are numbered
     from 0 among them.
     """
@@ -54,6 +56,8 @@ def export_state(
     tensors, facts = state_dict(learner, left_out)
     layout, vector = learner.networks.layout, tensors.pop("vector")
     tensors |= {name: view.clone() for name, view in layout(vector).items()}
+    constants = learner.networks.constants.items()
+    tensors |= {f"{CONSTANTS}{name}": one.cpu().contiguous() for name, one in constants}
     rows, stages, place = _rows_to_keep(learner)
     tensors["exemplars/rows"] = place
     tensors["rows/y"], tensors["rows/stage"] = learner.stream.targets[rows].cpu(), stages
@@ -180,7 +184,12 @@ def restore_state(learner: RunLearner, found: PortableState) -> int:
         differ = sorted(k for k in {*own, *shapes} if own.get(k) != shapes.get(k))
         wanted = f"the network that was saved, with {differ[0]} {shapes.get(differ[0])}"
         raise bad("model", wanted, own.get(differ[0]))
-    rest = {k: v for k, v in found.tensors.items() if k not in shapes and k not in ROWS}
+    fixed = {k: v for k, v in found.tensors.items() if k.startswith(CONSTANTS)}
+    learner.networks = learner.networks.with_constants(
+        {name.removeprefix(CONSTANTS): value for name, value in fixed.items()}
+    )
+    apart = {*shapes, *ROWS, *fixed}
+    rest = {k: v for k, v in found.tensors.items() if k not in apart}
     flat = [found.tensors[name].reshape(-1) for name in shapes]
     load_state_dict(learner, {**rest, "vector": torch.cat(flat)}, found.facts)
     return learner.stage + 1

@@ -63,6 +63,7 @@ def orders(
     data: str | None = None,
     compile: bool = False,
     deterministic: bool = False,
+    exact: bool = False,
     checkpoint_every: float | str = "5m",
     callback: Callback | None = None,
     deadline: float | None = None,
@@ -79,7 +80,7 @@ def orders(
         ``"all"`` permutations of the tasks, a number of seeded ones, or the orders themselves.
     class_orders
         A number of seeded class orders, cut into tasks as the stream is, or the orders themselves.
-    compile, deterministic, checkpoint_every, rerun
+    compile, deterministic, exact, checkpoint_every, rerun
         As in `engram.run`.
     group_size
         Maximum number of runs trained together; 0 for all.
@@ -113,9 +114,9 @@ def orders(
     if not plans:
         raise bad("task_orders", "at least one order (or class_orders)", task_orders)
     result = execute(
-        plans, out=out, device=device, together=True, compile=compile, callback=callback,
+        plans, out=out, device=device, together=not exact, compile=compile, callback=callback,
         deadline=deadline, group_size=group_size, rerun=rerun, deterministic=deterministic,
-        checkpoint_every=checkpoint_every,
+        exact=exact, checkpoint_every=checkpoint_every,
     ).result()  # fmt: skip
     return OrderStudy(result, tasks)
 

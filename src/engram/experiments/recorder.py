@@ -77,6 +77,7 @@ class Recorder:
         rerun: bool = False,
         deadline: float | None = None,
         checkpoint_every: float = 300.0,
+        execution: Mapping[str, Any] | None = None,
     ) -> None:
         self.plans = list(plans)
         self.device = resolve_device(device)
@@ -107,7 +108,9 @@ class Recorder:
                     self.folder.tidy(plan.key for plan in plans)
         self._rerun, self._deadline, self._every = rerun, deadline, checkpoint_every
         self._began = time.perf_counter()
-        self._modes: list[dict[str, Any]] = []  # of groups whose way of training was measured
+        self._execution = dict(execution or {})  # options of the call, for the record
+        self._modes: list[dict[str, Any]] = []  # of groups in lockstep, and of measured ones
+        self._measured = False  # whether there are measured ones
         self._timed = False  # whether the time is recorded
         self._going = len(self.open)  # runs that have not ended
         self._items: dict[tuple[str, str], EvaluationItems] = {}
@@ -142,20 +145,28 @@ class Recorder:
         places = enumerate(plan.key for plan in self.open)
         return {place: mapped[key] for place, key in places if key in mapped}
 
-    def record_modes(self, modes: Sequence[MeasuredMode]) -> None:
-        """Keep how groups train, for the record and for whoever resumes them."""
+    def record_modes(
+        self, modes: Sequence[MeasuredMode], lockstep: Sequence[Sequence[int]]
+    ) -> None:
+        """Keep how groups train, for the record and for whoever resumes them.
+
+        Runs that are in no group of the record train alone.
+        """
+        self._measured = bool(modes)
+        known = {place for one in modes for place in one.places}
+        more = [MeasuredMode([*p], True, math.nan) for p in lockstep if not known & {*p}]
         self._modes = [
             {
                 "mapped": one.mapped,
                 "lockstep_over_alone": None if math.isnan(one.ratio) else round(one.ratio, 3),
                 "runs": [list(self.open[place].key) for place in one.places],
             }
-            for one in modes
+            for one in [*modes, *more]
         ]
 
     def _environment_facts(self, **timings: float) -> dict[str, Any]:
         facts = environment(self.device, **timings)
-        return {**facts, "modes": self._modes} if self._modes else facts
+        return {**facts, "execution": self._execution, "modes": self._modes}
 
     # -- while runs train ------------------------------------------------------------------------
     def prepare(self) -> None:
@@ -168,7 +179,7 @@ class Recorder:
             self.folder.tidy(plan.key for plan in self.open)
         with write_together():
             self._write_recipes_and_items(self.folder)
-        if self._modes:  # a run that is killed in its first task resumes in the way it began
+        if self._measured:  # a run that is killed in its first task resumes in the way it began
             self._written.append(self.folder, (), None, environment=self._environment_facts())
         self.checkpoints = Checkpoints(self.folder, self.callback.note)
         # only this rank saves, so several ranks stop between stages

@@ -39,6 +39,7 @@ def run(
     together: bool | None = None,
     compile: bool = False,
     deterministic: bool = False,
+    exact: bool = False,
     checkpoint_every: float | str = "5m",
     keep: str = "scores",
     evaluate_unseen: bool = False,
@@ -77,6 +78,10 @@ def run(
         Bit-identical results on CUDA too, at some cost in speed, also for a run that was
         interrupted. An operation for which torch has no deterministic algorithm is an error. On
         the CPU results are always bit-identical.
+    exact
+        The same bits in every pool and beside any other runs: every run trains by itself, on one
+        thread of the CPU, deterministically on CUDA. Without it, lockstep and the number of threads
+        change last bits, which float32 training can amplify to visible differences.
     checkpoint_every
         With `out`: interval of checkpoints within a task, as ``"90s"``, ``"5m"``, or in seconds.
         If a process dies, what it did since its last checkpoint is repeated.
@@ -133,7 +138,8 @@ def run(
     with open_callback(callback, log=log, out=out) as follow:
         return execute(
             plans, out=out, device=device, together=together, compile=compile, callback=follow,
-            rerun=rerun, deterministic=deterministic, checkpoint_every=checkpoint_every,
+            rerun=rerun, deterministic=deterministic, exact=exact,
+            checkpoint_every=checkpoint_every,
         ).result()  # fmt: skip
 
 

@@ -43,6 +43,8 @@ def execute(
     together: bool | None = None,
     compile: bool = False,
     deterministic: bool = False,
+    exact: bool = False,
+    pool: str = "",
     checkpoint_every: float | str = DEFAULT_INTERVAL,
     callback: Callback | None = None,
     deadline: float | None = None,
@@ -54,20 +56,31 @@ def execute(
     With `out`, finished stages are never run again and an interrupted run resumes at its last
     checkpoint; `rerun` repeats all of them. `deadline` (``time.monotonic``) stops cleanly between
     groups of runs and, with `out`, within a task, which is saved. `compile`, `deterministic`,
-    `checkpoint_every` and `rerun`: see `engram.run`.
+    `exact`, `checkpoint_every` and `rerun`: see `engram.run`. `pool` is the name of the pool that
+    calls this, for the record.
     """
-    for name, value in (("compile", compile), ("deterministic", deterministic), ("rerun", rerun)):
+    flags = {"compile": compile, "deterministic": deterministic, "exact": exact, "rerun": rerun}
+    for name, value in flags.items():
         check_bool(name, value)
     if together is not None:
         check_bool("together", together)
+    if exact and together:
+        raise bad("together", "None or False with exact=True, which trains each run alone", True)
+    deterministic, together = deterministic or exact, False if exact else together
     plans = merge_equal_plans(plans)
     _check_runs(plans)
     how = {"device": device, "together": together, "compile": compile, "group_size": group_size}
     kept = {
         "callback": callback, "rerun": rerun, "deadline": deadline,
         "checkpoint_every": parse_duration(checkpoint_every, "checkpoint_every"),
+        "execution": {
+            "pool": pool or {None: "auto", True: "together", False: "serial"}[together],
+            "compile": compile, "deterministic": deterministic, "exact": exact,
+        },
     }  # fmt: skip
-    with distributed.join_ranks(resolve_device(device)) as ranks:
+    with backend.one_thread(exact), distributed.join_ranks(resolve_device(device)) as ranks:
+        if exact and ranks is not None:
+            raise bad("exact", "False where several processes share a run", True)
         recorder, engine = _prepare_runs(plans, out, ranks, how, kept)
         if engine is None:
             return recorder
@@ -126,7 +139,8 @@ def _prepare_runs(
     runs = [plan.run for plan in recorder.open]
     engine = Engine(runs, capture=None if ranks is None else False, **how)
     with backend.limit_threads():
-        recorder.record_modes(engine.measure_modes(recorder.known_modes()))
+        measured = engine.measure_modes(recorder.known_modes())
+    recorder.record_modes(measured, engine.lockstep_groups())
     if ranks is not None:
         check_ranks(engine, ranks)
     _check_probes(recorder.open, engine)

@@ -81,6 +81,7 @@ def search(
     data: str | None = None,
     compile: bool = False,
     deterministic: bool = False,
+    exact: bool = False,
     checkpoint_every: float | str = "5m",
     callback: Callback | None = None,
     deadline: float | None = None,
@@ -113,8 +114,8 @@ def search(
         over the full ranges, later ones are proposed by Optuna (extra ``search``).
     sampler, seed
         ``tpe`` or ``random``, and its seed.
-    out, device, pool, workers, address, data, compile, deterministic, checkpoint_every, deadline,
-    rerun
+    out, device, pool, workers, address, data, compile, deterministic, exact,
+    checkpoint_every, deadline, rerun
         As in `engram.sweep`.
     before
         Called after all checks, before the first trial is trained.
@@ -142,7 +143,8 @@ def search(
         return train(Work(
             recipes=recipes, planned=planned, out=out, device=device, data=data, workers=workers,
             address=address,
-            compile=compile, deterministic=deterministic, checkpoint_every=checkpoint_every,
+            compile=compile, deterministic=deterministic, exact=exact,
+            checkpoint_every=checkpoint_every,
             callback=callback, deadline=deadline, rerun=rerun,
         ))  # fmt: skip
 
@@ -473,8 +475,8 @@ class Search:
     def run(self, *, out: str | Path | None = None, **how: Any) -> Result:
         """Run the chosen setting on the whole stream, evaluated on its test rows.
 
-        `how` as in `engram.run`: device, together, compile, deterministic, checkpoint_every,
-        callback, rerun.
+        `how` as in `engram.run`: device, together, compile, deterministic, exact,
+        checkpoint_every, callback, rerun.
         """
         made = self.subject.experiment(self.chosen, self._label())
         if isinstance(made, Recipe):

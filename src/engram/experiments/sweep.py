@@ -29,6 +29,7 @@ def sweep(
     address: str | None = None,
     compile: bool = False,
     deterministic: bool = False,
+    exact: bool = False,
     checkpoint_every: float | str = "5m",
     callback: Callback | None = None,
     deadline: float | None = None,
@@ -55,7 +56,7 @@ def sweep(
         Folder with data sets by name.
     deadline
         ``time.monotonic`` at which training stops; the same call continues.
-    compile, deterministic, checkpoint_every, rerun, log
+    compile, deterministic, exact, checkpoint_every, rerun, log
         As in `engram.run`; every process of ``processes`` compiles its own steps.
 
     Examples
@@ -77,7 +78,7 @@ def sweep(
         work = Work(
             recipes=built, out=out, device=device, data=data, workers=workers, address=address,
             compile=compile, callback=follow, deadline=deadline, rerun=rerun,
-            deterministic=deterministic, checkpoint_every=checkpoint_every,
+            deterministic=deterministic, exact=exact, checkpoint_every=checkpoint_every,
         )  # fmt: skip
         return train(work)
 

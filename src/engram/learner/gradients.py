@@ -230,6 +230,8 @@ class _LinearProbedNet(FunctionalNet):
 
 def is_only_linear(networks: Networks) -> bool:
     """Whether all parameters belong to linear layers, so that `linear_sums` may succeed."""
+    if networks.constant_names:  # a linear layer may have one
+        return False
     owned = set()
     for name, module in networks.eval.named_modules():
         if isinstance(module, nn.Linear):

@@ -340,7 +340,8 @@ def generator_nbytes(learner: RunLearner) -> int:
     for name, settings in learner.networks.settings.items():
         if settings.counts:
             start, stop = learner.networks.places(name)
-            own = {k: v for k, v in learner.buffers.items() if k.startswith(f"{name}.")}
+            held = {**learner.buffers, **learner.networks.constants}
+            own = {k: v for k, v in held.items() if k.startswith(f"{name}.")}
             total += (stop - start) * learner.vector.element_size() + nbytes(own)
     return total
 
@@ -350,14 +351,17 @@ def nbytes_by_kind(learner: RunLearner) -> dict[str, int]:
 
     Kinds: ``parameters`` and ``buffers`` of the main network; ``networks``: additional networks
     with their buffers; ``state`` of the method; ``optimizer``; ``exemplars``: `memory_nbytes`.
+    Constant parameters count with their network, although runs that train together share them.
     """
-    networks, buffers = learner.networks, learner.buffers
-    main = networks.main_size * learner.vector.element_size()
+    networks, buffers, constants = learner.networks, learner.buffers, learner.networks.constants
+    fixed = sum(v.nbytes for k, v in constants.items() if k.startswith("net."))
+    main = networks.main_size * learner.vector.element_size() + fixed
     own = sum(buffers[k].nbytes for k in networks.main_buffers if k in buffers)
     return {
         "parameters": main,
         "buffers": own,
         "networks": nbytes(learner.vector)
+        + nbytes(constants)
         - main
         + nbytes(buffers)
         - own

@@ -98,6 +98,38 @@ class NetworkBundle(nn.Module):
     def forward(self, path: str, *args: Any) -> Any:
         return attrgetter(path)(self)(*args)
 
+    def take_constants(self) -> dict[str, str]:
+        """Turn parameters that ask for no gradient into buffers that are not saved with a run.
+
+        Returns their names, each with the first name of the same tensor. As such buffers they are
+        part of the structure: no vector holds them, and runs share networks only if they are equal.
+        """
+        found: dict[str, str] = {}
+        made: dict[int, tuple[str, Tensor]] = {}
+        for path, layer in self.named_modules():
+            for name, value in [*layer._parameters.items()]:
+                if value is None or value.requires_grad:
+                    continue
+                full = f"{path}.{name}"
+                first, fixed = made.setdefault(id(value), (full, value.detach()))
+                del layer._parameters[name]
+                layer.register_buffer(name, fixed, persistent=False)
+                setattr(layer, name, fixed)  # recurrent layers keep a list of their weights
+                found[full] = first
+        return found
+
+
+def read_tensor(module: nn.Module, name: str) -> Tensor:
+    """Return a parameter or buffer by its full name."""
+    found: Tensor = attrgetter(name)(module)
+    return found
+
+
+def write_tensor(module: nn.Module, name: str, value: Tensor) -> None:
+    """Replace a buffer by its full name."""
+    owner, _, last = name.rpartition(".")
+    setattr(module.get_submodule(owner), last, value)
+
 
 def _align(parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
     """Sort parameters whose size is a multiple of 4 to the front, so that they stay aligned.
@@ -113,7 +145,8 @@ class Networks:
 
     Train and eval mode are attributes of a module, so there is one skeleton for each mode, and a
     frozen teacher can never update its statistics. Persistent buffers belong to a run; buffers
-    registered with ``persistent=False`` (such as an adjacency matrix) are part of the structure.
+    registered with ``persistent=False`` (such as an adjacency matrix) are part of the structure,
+    and so are parameters with ``requires_grad=False``: constants, held once for all runs.
     """
 
     def __init__(
@@ -125,8 +158,11 @@ class Networks:
         self.settings = dict(settings or {})  # learning settings of additional networks
         self.objective = objective or Objective()
         self.train = NetworkBundle(networks).train()
+        # constant parameters by all their names, each with its first one
+        self.constant_names = self.train.take_constants()
         # every pass substitutes weights, so both skeletons may share their initial ones
-        own_weights = {id(p): p for p in self.train.parameters()}
+        own_weights: dict[int, Any] = {id(p): p for p in self.train.parameters()}
+        own_weights |= {id(value): value for value in self.constants.values()}
         self.eval = copy.deepcopy(self.train, own_weights).eval()
         # whether a forward pass draws random numbers: creating keys takes time
         self.draws = any(isinstance(m, Dropout) and m.p > 0 for m in self.train.modules())
@@ -154,6 +190,48 @@ class Networks:
         self._vector = self.layout.flatten(p.detach() for p in own.values())
         self._free: dict[bytes, Tensor] = {}
         self._buffers = {k: buffers[k].detach().clone() for k in self.buffer_names}
+
+    # -- parameters that are constants -------------------------------------------------------------
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """The parameters that no run trains, by name; shared by all runs, never written."""
+        return {
+            first: read_tensor(self.train, first)
+            for first in dict.fromkeys(self.constant_names.values())
+        }
+
+    @cached_property
+    def constants_digest(self) -> str:
+        """Checksum of the constant parameters; empty if there are none."""
+        digest = hashlib.sha256()
+        for name, value in self.constants.items():
+            digest.update(name.encode())
+            digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest() if self.constant_names else ""
+
+    def _put_constants(self, values: Mapping[str, Tensor]) -> None:
+        for skeleton in (self.train, self.eval):
+            for name, first in self.constant_names.items():
+                write_tensor(skeleton, name, values[first])
+        self.__dict__.pop("constants_digest", None)
+
+    def with_constants(self, values: Mapping[str, Tensor]) -> Networks:
+        """Return networks with these constants, which are the same ones if they are equal."""
+        own = self.constants
+        shapes, given = ({k: tuple(v.shape) for k, v in d.items()} for d in (own, values))
+        if shapes != given:
+            name = sorted(k for k in {*shapes, *given} if shapes.get(k) != given.get(k))[0]
+            wanted = f"the network that was saved, with {name} {given.get(name)} frozen"
+            raise bad("model", wanted, shapes.get(name))
+        if all(torch.equal(v, values[k].to(v)) for k, v in own.items()):
+            return self
+        twin = copy.copy(self)
+        twin.train, twin.eval = copy.deepcopy(self.train), copy.deepcopy(self.eval)
+        twin.traces = {}  # compiled with the others
+        for name in ("start", "form"):
+            twin.__dict__.pop(name, None)
+        twin._put_constants({k: values[k].to(v, copy=True) for k, v in own.items()})
+        return twin
 
     @property
     def unmappable(self) -> tuple[str, ...]:
@@ -204,6 +282,7 @@ class Networks:
     def with_modules(self, networks: Mapping[str, nn.Module]) -> Networks:
         """Return the same skeletons with the initial weights of modules of equal structure."""
         made = NetworkBundle(networks)
+        made.take_constants()
         parameters, buffers = dict(made.named_parameters()), dict(made.named_buffers())
         twin = copy.copy(self)
         device, dtype = self._vector.device, self._vector.dtype
@@ -220,13 +299,14 @@ class Networks:
     @property
     def nbytes(self) -> int:
         """Approximate memory use of modules and weights in bytes."""
-        return 2 * self._vector.nbytes  # the skeletons, and their initial weights
+        own = 2 * self._vector.nbytes  # the skeletons, and their initial weights
+        return own + sum(value.nbytes for value in self.constants.values())
 
     @cached_property
     def start(self) -> bytes:
         """Hash of the initial weights and buffers."""
         digest = hashlib.sha256()
-        for part in (self._vector, *self._buffers.values()):
+        for part in (self._vector, *self._buffers.values(), *self.constants.values()):
             digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.digest()
 
@@ -270,6 +350,8 @@ class Networks:
         custom kernels of fusable layers.
         """
         self._free.clear()
+        moved = {name: value.to(device, dtype if value.is_floating_point() else value.dtype)
+                 for name, value in self.constants.items()}  # fmt: skip
         if channels_last and self.convolves and self.sample_axes is None:
             self.channels_last, self.sample_axes = True, (1, 2, 0)
         self.fused = fused
@@ -278,6 +360,7 @@ class Networks:
             for module in skeleton.modules() if self.fused else ():
                 if isinstance(module, ConvBlocks):
                     module.fused = True
+        self._put_constants(moved)  # one copy of each, as before
         self._vector = self._vector.to(device, dtype)
         self._buffers = {
             k: v.to(device, dtype if v.is_floating_point() else v.dtype)

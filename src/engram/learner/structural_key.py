@@ -121,9 +121,16 @@ class _KeyWalk:
             return found
         return self._object(value)
 
-    def _tensor(self, value: Tensor) -> Hashable:
+    def _constant(self, value: Tensor | None) -> Hashable:
+        """Key of a tensor that belongs to a module, however large it is."""
+        if value is None or id(value) in self._met:
+            return self.at(value)
+        self._met[id(value)] = len(self._met), value
+        return self._tensor(value, most=sys.maxsize)
+
+    def _tensor(self, value: Tensor, most: int = MAX_ENTRIES) -> Hashable:
         plain = type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
-        if not plain or value.numel() > MAX_ENTRIES or is_functorch_wrapped_tensor(value):
+        if not plain or value.numel() > most or is_functorch_wrapped_tensor(value):
             return ByIdentity(value)
         host = value.detach().cpu().contiguous()
         data = hashlib.sha256(host.reshape(-1).view(torch.uint8).numpy().data).digest()
@@ -139,7 +146,8 @@ class _KeyWalk:
         owned = set(module._buffers) - module._non_persistent_buffers_set
         tensors = [(k, self._weight(v)) for k, v in module._parameters.items()]
         tensors += [
-            (k, self._weight(v) if k in owned else self.at(v)) for k, v in module._buffers.items()
+            (k, self._weight(v) if k in owned else self._constant(v))
+            for k, v in module._buffers.items()
         ]
         inner = tuple((k, self.at(v)) for k, v in module._modules.items())
         rest = tuple(

@@ -30,10 +30,12 @@ from engram.models.stgcn import STGCN
 from engram.models.timm_networks import build_timm_network, is_timm
 from engram.models.user_networks import (
     asks_for_classes,
+    check_gradients_arrive,
     is_user_network_name,
     load_maker,
     make_network,
     maker_options,
+    refuse_gradient_hooks,
 )
 from engram.models.vgg import VGG11Slim
 from engram.plugins import unknown_name
@@ -144,7 +146,7 @@ def build(
         spec = dict(spec)
         freeze = check_freeze(spec.pop("freeze"))
     with _seed_torch(seed):
-        backbone, width, bias = _backbone(spec, shape, classes, options)
+        backbone, width, bias = _backbone(spec, shape, classes, options, trains=not freeze)
         if not bias and check_head(head)["name"] == "linear":
             head = {"bias": False, **check_head(head)}  # as the user's network had it
         top = _make("head", head, _HEADS, (width, classes), {})
@@ -224,9 +226,12 @@ def _make(
 
 
 def _backbone(
-    spec: Any, shape: tuple[int, ...], classes: int, options: dict[str, Any]
+    spec: Any, shape: tuple[int, ...], classes: int, options: dict[str, Any], *, trains: bool
 ) -> tuple[nn.Module, int, bool]:
-    """Build a backbone; return its feature width, and whether its head has a bias, too."""
+    """Build a backbone; return its feature width, and whether its head has a bias, too.
+
+    One that `trains` is refused if it keeps gradients from its parameters.
+    """
     ends = None
     if isinstance(spec, Mapping) and _is_user_model(spec.get("name")):
         options = {**{key: value for key, value in spec.items() if key != "name"}, **options}
@@ -241,6 +246,10 @@ def _backbone(
     maker = load_maker(spec)
     module, asked = make_network(maker, shape, classes, options), asks_for_classes(maker)
     own, width, last = remove_head(module, shape, classes, ends=ends, asked=asked)
+    if trains:
+        # a copy of a module has no hooks
+        refuse_gradient_hooks(maker if isinstance(maker, nn.Module) else module)
+        check_gradients_arrive(own, shape)
     return _adapt_backbone(own, width, shape), width, last is None or last.bias is not None
 
 

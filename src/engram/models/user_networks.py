@@ -8,7 +8,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from engram.errors import bad, user_code_location
 from engram.plugins import load_user_object
@@ -96,6 +99,101 @@ def make_network(
     if not isinstance(module, nn.Module):
         raise bad("model", "a factory that returns a torch.nn.Module", module)
     return module
+
+
+# -- parameters that a network keeps from training by other means than requires_grad ---------------
+
+
+def refuse_gradient_hooks(module: nn.Module) -> None:
+    """Raise for parameters with hooks: the weights that train are copies, which have none."""
+    for name, value in module.named_parameters():
+        hooks = (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None))
+        if any(hooks):
+            expected = (
+                "parameters without hooks on their gradients, which are not called here (freeze a "
+                "parameter by requires_grad_(False), a part of it by a mask in the forward pass)"
+            )
+            raise bad("model", expected, f"a hook on {name}")
+
+
+class _UsedParameters(TorchFunctionMode):
+    """Notes the parameters from which tensors are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used: set[int] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # fmt: skip
+        found = func(*args, **(kwargs or {}))
+        if any(isinstance(one, Tensor) for one in tree_leaves(found)):
+            given = tree_leaves((args, kwargs))
+            self.used |= {id(one) for one in given if isinstance(one, nn.Parameter)}
+        return found
+
+
+def check_gradients_arrive(module: nn.Module, shape: tuple[int, ...]) -> None:
+    """Raise for trainable parameters that a pass uses, but from which it detaches its result.
+
+    Weight decay would move them all the same. Parameters without a part in the pass are left
+    alone, because a method may use them.
+
+    Examples
+    --------
+    >>> class Net(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.body, self.top = nn.Linear(3, 2), nn.Linear(2, 2)
+    ...
+    ...     def forward(self, x):
+    ...         with torch.no_grad():
+    ...             z = self.body(x)
+    ...         return self.top(z)
+    >>> check_gradients_arrive(Net(), (3,))
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: model: expected gradients to reach the parameters that it uses ...
+    """
+    own = {id(value): name for name, value in module.named_parameters() if value.requires_grad}
+    if not own:
+        return
+    first = next(module.parameters())
+    rows = torch.zeros(2, *shape, dtype=first.dtype, device=first.device)
+    modes = [(layer, layer.training) for layer in module.modules()]
+    try:
+        with torch.enable_grad(), _UsedParameters() as watch:
+            answer = module.eval()(rows)
+    except Exception as error:
+        wanted = "a network whose pass can be differentiated"
+        raise bad("model", wanted, f"{type(error).__name__}: {error}") from error
+    finally:
+        for layer, training in modes:
+            layer.training = training
+    reached = _find_leaves(answer)
+    blocked = [name for place, name in own.items() if place in watch.used - reached]
+    if blocked:
+        expected = (
+            "gradients to reach the parameters that it uses (call requires_grad_(False) on those "
+            "that are not to train, or take no_grad and detach out)"
+        )
+        more = f" and {len(blocked) - 5} more" if len(blocked) > 5 else ""
+        raise bad("model", expected, f"none at {', '.join(blocked[:5])}{more}")
+
+
+def _find_leaves(answer: Tensor) -> set[int]:
+    """Return the ids of the tensors that the gradient of an answer would reach."""
+    found: set[int] = set()
+    waiting, met = [answer.grad_fn], set[Any]()
+    while waiting:
+        node: Any = waiting.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        waiting += [one for one, _ in node.next_functions]
+    return found
 
 
 def is_built(model: Any) -> bool:

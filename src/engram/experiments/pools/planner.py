@@ -10,6 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
@@ -49,11 +50,11 @@ class WorkerGroup:
 
 
 def group_plans(
-    plans: Sequence[Plan], *, device: str = "cpu", compile: bool = False
-) -> list[WorkerGroup]:  # fmt: skip
+    plans: Sequence[Plan], *, device: str = "cpu", compile: bool = False, exact: bool = False
+) -> list[WorkerGroup]:
     """Group runs that train in lockstep on a kind of device, in groups as large as possible.
 
-    Runs that do not train in lockstep are groups of one.
+    Runs that do not train in lockstep are groups of one; with `exact` none do.
 
     Examples
     --------
@@ -66,7 +67,11 @@ def group_plans(
     [2, 1, 1]
     """
     costs: dict[Plan, float] = {}
-    engine = Engine([plan.run for plan in plans], device="cpu", compile=compile, plan_for=device)
+    how: dict[str, Any] = {
+        "device": "cpu", "compile": compile, "plan_for": device,
+        "together": False if exact else None,
+    }  # fmt: skip
+    engine = Engine([plan.run for plan in plans], **how)
     for plan in plans:
         try:
             engine.compatibility_key(plan.run)
@@ -78,7 +83,7 @@ def group_plans(
         return found
     if found:
         runs = [plan.run for plan in sound]
-        engine = Engine(runs, device="cpu", compile=compile, plan_for=device)
+        engine = Engine(runs, **how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about models that train alone
         for places in engine.groups():

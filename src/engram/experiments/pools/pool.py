@@ -39,7 +39,7 @@ class Work:
         Receives notes, steps and finished stages, also those of workers.
     deadline
         ``time.monotonic`` after which nothing new is started.
-    compile, deterministic, checkpoint_every, rerun
+    compile, deterministic, exact, checkpoint_every, rerun
         As in `engram.run`.
     planned
         The plans of each recipe, if the caller has made them already.
@@ -53,6 +53,7 @@ class Work:
     address: str | None = None
     compile: bool = False
     deterministic: bool = False
+    exact: bool = False
     checkpoint_every: float | str = "5m"
     callback: Callback | None = None
     deadline: float | None = None
@@ -74,8 +75,12 @@ class Work:
 
     def run_here(self, *, together: bool | None) -> Result:
         """Run everything in this process; see `engram.run` for `together`."""
+        pool = {None: "auto", True: "together", False: "serial"}[together]
+        if together and len(self.plans) == 1:
+            together = None  # a single run gains nothing from being mapped
         return execute(
-            self.plans, out=self.out, device=self.device, together=together,
+            self.plans, out=self.out, device=self.device, pool=pool,
+            together=False if self.exact else together, exact=self.exact,
             compile=self.compile, callback=self.callback, deadline=self.deadline, rerun=self.rerun,
             deterministic=self.deterministic, checkpoint_every=self.checkpoint_every,
         ).result()  # fmt: skip
@@ -125,4 +130,4 @@ def train_serial(work: Work) -> Result:
 
 def train_together(work: Work) -> Result:
     """See `engram.experiments.pools.pool.Pool`."""
-    return work.run_here(together=True if len(work.plans) > 1 else None)
+    return work.run_here(together=True)

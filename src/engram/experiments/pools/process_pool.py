@@ -56,6 +56,7 @@ class ProcessJob:
     data: str | None
     compile: bool
     deterministic: bool
+    exact: bool
     checkpoint_every: float | str
     until: float | None  # deadline in ``time.time``, which processes share
     threads: int
@@ -83,13 +84,16 @@ def train(work: Work) -> Result:
         recorder.folder.tidy()
         recorder.folder.list_recipes(plan.recipe for plan in recorder.plans)
         cores = os.cpu_count() or 1
-        groups = group_plans(recorder.plans, device=device.type, compile=work.compile)
+        groups = group_plans(
+            recorder.plans, device=device.type, compile=work.compile, exact=work.exact
+        )
         groups = select_unfinished(divide_groups(groups, work.workers or cores), recorder.open)
         count = min(work.workers or cores, len(groups))
         until = None if work.deadline is None else time.time() + work.deadline - time.monotonic()
         job = ProcessJob(
             out=str(work.out), device=str(work.device), data=work.data, compile=work.compile,
-            deterministic=work.deterministic, checkpoint_every=work.checkpoint_every,
+            deterministic=work.deterministic, exact=work.exact,
+            checkpoint_every=work.checkpoint_every,
             until=until, threads=max(1, cores // count), environ=dict(os.environ),
         )  # fmt: skip
         team = WorkerTeam(groups, contents_by_run(work, recorder), job, recorder, context)
@@ -262,7 +266,8 @@ class _WorkerState:
             found = {plan.key: plan for plan in made}
             execute(
                 [found[key] for key in keys], out=self.folder, device=job.device,
-                compile=job.compile, deterministic=job.deterministic,
+                compile=job.compile, deterministic=job.deterministic, exact=job.exact,
+                pool="processes",
                 checkpoint_every=job.checkpoint_every, callback=callback, deadline=self.deadline,
             )  # fmt: skip
         except Exception as error:

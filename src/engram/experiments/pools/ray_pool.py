@@ -109,12 +109,12 @@ def _train_groups(work: Work, recorder: Recorder, room: ClusterResources) -> Non
         job = RayJob(
             token=token, out=None if work.out is None else str(recorder.folder.path), device=device,
             data=work.data, compile=work.compile, deterministic=work.deterministic,
-            checkpoint_every=work.checkpoint_every, folder=os.getcwd(),
+            exact=work.exact, checkpoint_every=work.checkpoint_every, folder=os.getcwd(),
             path=tuple(os.path.abspath(one) for one in sys.path),
             environ={k: v for k, v in os.environ.items() if k.startswith("ENGRAM_")},
         )  # fmt: skip
         places = work.workers or (max(1, int(room.gpus)) if device == "cuda" else room.cpus)
-        large = group_plans(recorder.plans, device=device, compile=work.compile)
+        large = group_plans(recorder.plans, device=device, compile=work.compile, exact=work.exact)
         needs = MemoryNeeds(job, contents, room)
         there = select_unfinished(large, recorder.open)
         needs.measure([one for one in there if one.lockstep or device == "cuda"])

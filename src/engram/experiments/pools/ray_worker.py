@@ -53,6 +53,7 @@ class RayJob:
     data: str | None
     compile: bool
     deterministic: bool
+    exact: bool
     checkpoint_every: float | str
     folder: str
     path: tuple[str, ...]
@@ -230,7 +231,8 @@ class _OrderTrainer:
         job = self.job
         execute(
             _make_order_plans(job, self.order), out=folder, device=job.device, compile=job.compile,
-            deterministic=job.deterministic, checkpoint_every=job.checkpoint_every,
+            deterministic=job.deterministic, exact=job.exact, pool="ray",
+            checkpoint_every=job.checkpoint_every,
             callback=callback, deadline=deadline,
         )  # fmt: skip
 
