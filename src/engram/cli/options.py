@@ -168,6 +168,13 @@ Assignments = Annotated[
     ),
 ]  # fmt: skip
 RecipeFile = Annotated[Path | None, typer.Argument(metavar="RECIPE.yaml", help="A recipe file.")]
+RecipeFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="RECIPE.yaml|DIR...",
+        help="Recipe files; a run directory, whose runs are repeated; or files of its requests.",
+    ),
+]
 DataSet = Annotated[
     str | None,
     typer.Option(
@@ -194,7 +201,8 @@ Label = Annotated[
     typer.Option(
         "--label", metavar="COLUMN",
         help="Label column of a table (.csv, .parquet), or the file with the labels of an "
-        ".npy; if repeated, one column of 0 and 1 per class.",
+        ".npy; if repeated, one column of 0 and 1 per class. Of a run directory: the label of the "
+        "runs to repeat.",
     ),
 ]  # fmt: skip
 Methods = Annotated[
@@ -210,6 +218,7 @@ Seeds = Annotated[
         "--seeds", "-n", metavar="N|LIST", help="Number of seeds, or a list of seeds: 4,5,6."
     ),
 ]
+Seed = Annotated[int | None, typer.Option("--seed", help="One seed, where --seeds 3 means three.")]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories.")]
 Trust = Annotated[
     bool,

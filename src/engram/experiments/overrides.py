@@ -41,8 +41,9 @@ SECTIONS = (
     "probes",
     "detectors",
     "outside",
+    "orders",
 )
-NESTED = (*SECTIONS[:4], "outside")  # sections with fields
+NESTED = (*SECTIONS[:4], "outside", "orders")  # sections with fields
 MAPPINGS = ("balance", "data_options", "search")  # fields of a stream with fields
 Content = dict[str, Any]
 
@@ -220,7 +221,7 @@ def _expand_section(section: str, value: Any) -> dict[str, Any]:
     """Expand a section given by a name to a mapping."""
     if value is None:
         return {"name": DEFAULT_MODEL} if section == "model" else {}
-    if section == "training" or not isinstance(value, (str, os.PathLike)):
+    if section in ("training", "orders") or not isinstance(value, (str, os.PathLike)):
         raise bad(section, "a mapping of fields", value)
     return {"data" if section in ("stream", "outside") else "name": value}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from engram.data import Data
 from engram.engine.training import Training
-from engram.errors import BadArgument, bad, suggest_name, unknown
+from engram.errors import BadArgument, bad, check_int, suggest_name, unknown
 from engram.experiments.build_methods import build_method
 from engram.experiments.callbacks import Callback, find_log_tools, open_callback
 from engram.experiments.plan import Planner
@@ -33,7 +33,8 @@ def run(
     *,
     method: Method | type[Method] | str | Mapping[str, Any] | Sequence[Any] = "Finetune",
     model: Any = "mlp",
-    seeds: int | Sequence[int] = 1,
+    seeds: int | Sequence[int] | None = None,
+    seed: int | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     together: bool | None = None,
@@ -62,8 +63,8 @@ def run(
         A method, its name or class, or a list of them to compare.
     model
         A name, a mapping with a name and options, a backbone module or a factory.
-    seeds
-        A number of seeds or the seeds themselves; every seed is one run.
+    seeds, seed
+        A number of seeds (1) or the seeds themselves; every seed is one run. ``seed=3`` is one.
     out
         Run directory; finished stages found there are not run again.
     together
@@ -123,9 +124,9 @@ def run(
         if words:  # a warning, not an error: a benchmark may intend this
             warnings.warn(words, stacklevel=3)
     rest = {
-        "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
-        "evaluate_unseen": evaluate_unseen, "label": label, "probes": probes,
-        "detectors": detectors, "outside": outside,
+        "model": model, "training": training, "seeds": _choose_seeds(seeds, seed),
+        "keep": keep, "average": average, "evaluate_unseen": evaluate_unseen, "label": label,
+        "probes": probes, "detectors": detectors, "outside": outside,
     }  # fmt: skip
     experiments = [Experiment.of({"method": one, **rest}) for one in _list_methods(method)]
     planner = Planner()
@@ -135,6 +136,15 @@ def run(
             plans, out=out, device=device, together=together, compile=compile, callback=follow,
             rerun=rerun, deterministic=deterministic, checkpoint_every=checkpoint_every,
         ).result()  # fmt: skip
+
+
+def _choose_seeds(seeds: Any, seed: Any) -> Any:
+    """Return the seeds, of which `seed` names one."""
+    if seed is None:
+        return 1 if seeds is None else seeds
+    if seeds is not None:
+        raise bad("seed", "either seed or seeds", seed)
+    return [check_int("seed", seed)]
 
 
 def _suggest_data(what: Any) -> str:
