@@ -242,7 +242,7 @@ def make_contents(
     model: str | None = None, stream: str | None = None, seeds: str | None = None,
     seed: int | None = None, keep: str | None = None, probes: Sequence[str] = (),
     detectors: Sequence[Any] = (), outside: str | None = None, columns: Sequence[str] = (),
-    evaluate_unseen: bool = False, orders: Content | None = None,
+    evaluate_unseen: bool = False, orders: Content | None = None, limit: int | None = None,
 ) -> list[Content]:  # fmt: skip
     """Make one plain recipe per method, from a file or defaults and the options.
 
@@ -259,7 +259,7 @@ def make_contents(
     return change_contents(
         [base], data=data, methods=methods, model=model, stream=stream, seeds=seeds, seed=seed,
         keep=keep, probes=probes, detectors=detectors, outside=outside, columns=columns,
-        evaluate_unseen=evaluate_unseen, orders=orders,
+        evaluate_unseen=evaluate_unseen, orders=orders, limit=limit,
     )  # fmt: skip
 
 
@@ -272,15 +272,15 @@ def _change_content(
     base: Content, *, data: str | None, methods: Sequence[str], model: str | None,
     stream: str | None, seeds: str | None, seed: int | None, keep: str | None,
     probes: Sequence[str], detectors: Sequence[Any], outside: str | None, evaluate_unseen: bool,
-    orders: Content | None, columns: Sequence[str] = (),
+    orders: Content | None, limit: int | None, columns: Sequence[str] = (),
 ) -> list[Content]:  # fmt: skip
     section = base["stream"]
     base["stream"] = dict(section) if isinstance(section, Mapping) else {"data": section}
     changes = {"data": data, "kind": stream}
     base["stream"] |= {name: value for name, value in changes.items() if value is not None}
-    if columns:
-        options = {**(base["stream"].get("data_options") or {}), **label_option(columns)}
-        base["stream"]["data_options"] = options
+    more = label_option(columns) | ({} if limit is None else {"limit": limit})
+    if more:
+        base["stream"]["data_options"] = {**(base["stream"].get("data_options") or {}), **more}
     base["model"] = model if model is not None else base.get("model", "mlp")
     if keep is not None:
         base["keep"] = keep

@@ -218,6 +218,10 @@ Seeds = Annotated[
         "--seeds", "-n", metavar="N|LIST", help="Number of seeds, or a list of seeds: 4,5,6."
     ),
 ]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", metavar="N", help="For quick trials: N rows of each part of the data."),
+]
 Seed = Annotated[int | None, typer.Option("--seed", help="One seed, where --seeds 3 means three.")]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories.")]
 Trust = Annotated[

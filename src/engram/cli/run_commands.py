@@ -21,6 +21,7 @@ from engram.cli.options import (
     Deterministic,
     Device,
     Label,
+    Limit,
     Log,
     Methods,
     Model,
@@ -54,6 +55,7 @@ def run(
     assignments: Assignments = None,
     seeds: Seeds = None,
     seed: Seed = None,
+    limit: Limit = None,
     task_orders: Annotated[
         str | None,
         typer.Option(
@@ -134,7 +136,7 @@ def run(
         "data": data, "methods": method or (), "model": model, "stream": stream, "seeds": seeds,
         "seed": seed, "keep": keep, "probes": probe or (), "outside": outside,
         "detectors": execution.detector_specs(detectors, tune), "evaluate_unseen": evaluate_unseen,
-        "orders": execution.read_orders(task_orders, class_orders),
+        "orders": execution.read_orders(task_orders, class_orders), "limit": limit,
     }  # fmt: skip
     plain: list[dict[str, Any]] = []
     repeated: list[Path] = []
@@ -220,6 +222,8 @@ def sweep(
     address: Address = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
+    seed: Seed = None,
+    limit: Limit = None,
     out: Out = None,
     root: Root = None,
     device: Device = "auto",
@@ -245,7 +249,7 @@ def sweep(
     for path in files:
         plain += execution.make_contents(
             recipe=path, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
-            columns=label or (),
+            seed=seed, limit=limit, columns=label or (),
         )  # fmt: skip
     for assignment in assignments or ():
         set_values(plain, assignment)
@@ -315,6 +319,8 @@ def search(
     address: Address = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
+    seed: Seed = None,
+    limit: Limit = None,
     out: Out = None,
     root: Root = None,
     device: Device = "auto",
@@ -342,7 +348,7 @@ def search(
     read_ranges(ranges or [], "--set-range")
     plain = execution.make_contents(
         recipe=recipe, data=data, methods=[method] if method else (), model=model, stream=stream,
-        seeds=seeds, columns=label or (),
+        seeds=seeds, seed=seed, limit=limit, columns=label or (),
     )  # fmt: skip
     for assignment in assignments or ():
         set_values(plain, assignment)

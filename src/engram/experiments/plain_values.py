@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import sys
-import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
@@ -81,11 +80,18 @@ def _name_module(name: str) -> str:
     if file is None or "." in name or Path(file).suffix != ".py":
         return name
     path, here = Path(file).resolve(), Path.cwd()
-    usual = [Path(sysconfig.get_path(one)) for one in ("stdlib", "purelib", "platlib")]
-    found = path.stem == name and path.parent in (here, *usual)
-    if found or path.name == "__init__.py":
+    if path.name == "__init__.py" or (path.stem == name and _is_searched(path.parent, here)):
         return name
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _is_searched(folder: Path, here: Path) -> bool:
+    """Whether modules of a folder are found by name: not those that only lie beside a script."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    beside = None if script is None else Path(script).resolve().parent
+    if folder == here:
+        return True
+    return folder != beside and any(Path(one).resolve() == folder for one in sys.path)
 
 
 def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:

@@ -88,7 +88,22 @@ def check_stream_section(section: Any) -> dict[str, Any]:
     for name, default in known.items():
         if default is inspect.Parameter.empty and name not in section:
             raise bad(f"stream.{name}", describe_missing_option(kind), "nothing")
-    return {"kind": kind, **section}
+    return {"kind": kind, **section, **_attribute_column(section)}
+
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".pq")
+
+
+def _attribute_column(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with which the column `by` of a table is read as an attribute."""
+    by, options = section.get("by"), dict(section.get("data_options") or {})
+    if by is None or not str(section["data"]).lower().endswith(TABLE_SUFFIXES):
+        return {}
+    given = options.get("attributes", [])
+    if isinstance(given, Mapping):
+        return {}
+    known = [given] if isinstance(given, str) else list(given)
+    return {} if by in known else {"data_options": {**options, "attributes": [*known, by]}}
 
 
 def balance_options(section: Mapping[str, Any]) -> dict[str, Any] | None:

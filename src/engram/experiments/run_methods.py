@@ -51,6 +51,7 @@ def run(
     detectors: Sequence[Any] = (),
     outside: Any = None,
     log: str | Sequence[str] = (),
+    limit: int | None = None,
     **training: Any,
 ) -> Result:
     """Train one or more methods on a stream and return the results.
@@ -101,6 +102,8 @@ def run(
     log
         ``tensorboard``, ``wandb`` or ``mlflow``, or several: receive the results of every finished
         stage. Their files are written to `out`, or to the working directory.
+    limit
+        For quick trials: of data, at most so many rows of each part, see `Data.limit`.
     training
         Fields of `Training`: epochs, batch_size, lr, optimizer, ...
 
@@ -114,7 +117,10 @@ def run(
     """
     find_log_tools(log)
     _check_names(training, method, model)
+    if limit is not None and isinstance(stream, Stream):
+        raise bad("limit", "None for a stream (engram.load(..., limit=...) limits its data)", limit)
     if isinstance(stream, Data):
+        stream = stream if limit is None else stream.limit(limit)
         stream = class_incremental(stream)
     if not isinstance(stream, Stream):
         raise bad(
