@@ -93,6 +93,8 @@ class Planner:
         kept: dict[str, Any] = {"seeds": list(one.seeds), "keep": one.keep, "label": one.label}
         if one.evaluate_unseen:
             kept["evaluate_unseen"] = True
+        if one.tuning is not None:
+            kept["tuning"] = to_plain(one.tuning)
         if section is not None:
             kept["orders"] = dict(section)
         if one.probes:

@@ -70,6 +70,7 @@ class Experiment:
     label: str = ""
     probes: tuple[Probe, ...] = ()
     outside: Any = None  # data that is never trained on, or a mapping that names it
+    tuning: Mapping[str, Any] | None = None  # the search that chose the values, and its cost
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Experiment:
@@ -94,8 +95,24 @@ def check_experiment(content: Mapping[str, Any]) -> dict[str, Any]:
         "average": check_choice("average", content.get("average", "micro"), AVERAGES),
         "label": check_label(content.get("label")) or method_label(method),
         "outside": check_ood_section(content.get("outside")),
+        "tuning": check_tuning(content.get("tuning")),
         "probes": (*build_probes(content.get("probes") or ()), *detectors),
     }
+
+
+def check_tuning(given: Any) -> dict[str, Any] | None:
+    """Check the facts about a search, which stand beside the numbers of what it chose.
+
+    Examples
+    --------
+    >>> check_tuning({"trials": 30, "runs": 90, "on": "valid", "tasks": 3})["runs"]
+    90
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or not {"trials", "runs", "on", "tasks"} <= set(given):
+        raise bad("tuning", "what a search writes: trials, runs, on, tasks, ...", given)
+    return dict(given)
 
 
 def check_label(value: Any) -> str:
@@ -179,6 +196,7 @@ class Recipe(Experiment):
             **({"probes": [plain_probe(one) for one in self.probes]} if self.probes else {}),
             **({} if self.outside is None else {"outside": plain_ood_section(self.outside)}),
             **({} if self.orders is None else {"orders": to_plain(self.orders)}),
+            **({} if self.tuning is None else {"tuning": to_plain(self.tuning)}),
             **({} if self.identity is None else {"identity": to_plain(self.identity)}),
         }  # fmt: skip
 
