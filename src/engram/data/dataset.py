@@ -386,8 +386,10 @@ class Data:
         (Data('data': 40 train, 40 test rows of (1,), 2 classes), [20, 20])
         """
         check_int("limit", rows, 1)
-        parts = {name: getattr(self, name) for name in ("train", "valid", "test")}
-        return replace(self, **{k: draw_evenly(self, one, rows) for k, one in parts.items()})
+        train, valid, test = (
+            draw_evenly(self, one, rows) for one in (self.train, self.valid, self.test)
+        )
+        return replace(self, train=train, valid=valid, test=test)
 
     @classmethod
     def from_frame(
