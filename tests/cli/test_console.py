@@ -6,11 +6,17 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 
+from engram import methods, streams
 from engram.cli import COMMANDS, console, options
+from engram.engine.training import Training
 from engram.errors import BadArgument
+from engram.experiments.recipe_sections import stream_options
+from engram.models.build import COMMON_OPTIONS, model_options, models
 from tests.cli.conftest import SMALL
 from tests.forks import command_line
 
@@ -118,12 +124,11 @@ def test_version_and_help(engram):
 
 
 def test_names_are_completed_as_they_are_without_imports():
-    from engram import methods, models, streams
     from engram.data.named_sets import NAMED_SETS
     from engram.records.experiment_trackers import TOOLS
 
     assert options.list_names("methods") == methods.__all__
-    assert options.list_names("models") == list(models.models())
+    assert options.list_names("models") == list(models())
     assert options.list_names("streams") == list(streams.SCENARIOS)
     assert options.list_names("data") == list(NAMED_SETS)
     assert options.list_names("tools") == list(TOOLS)
@@ -224,3 +229,28 @@ def test_a_helper_of_user_code_is_user_code(engram, tmp_path):
     )
     done = engram("run", *SMALL, "-m", "mine_with_helper:Mine", code=2)
     assert done.stderr.strip().endswith("engram: helper_of_mine.py:2: RuntimeError: odd")
+
+
+@pytest.mark.parametrize("name", methods.__all__)
+def test_the_keys_of_set_are_completed_as_the_code_has_them(name):
+    line = SimpleNamespace(params={"method": [name]})
+    found = {key.removesuffix("=") for key in options.complete_assignments(line, "")}
+    own = {field.name for field in fields(getattr(methods, name)) if field.init}
+    if name != "Join":
+        assert {f"{name}.{key}" for key in own} <= found
+        assert {key for key in found if key.startswith(f"{name}.")} == {f"{name}.{k}" for k in own}
+    assert {field.name for field in fields(Training)} <= found
+
+
+def test_keys_of_the_scenario_and_the_model_are_completed():
+    for kind in streams.SCENARIOS:
+        line = SimpleNamespace(params={"stream": kind})
+        found = options.complete_assignments(line, "")
+        asked = {f"{key}=" for key in stream_options(kind)}
+        assert asked <= {*found}, kind
+    for model in models():
+        line = SimpleNamespace(params={"model": model, "method": ["ER"]})
+        found = options.complete_assignments(line, "model.")
+        known = {f"model.{key}=" for key in model_options(model) if key not in COMMON_OPTIONS}
+        assert {*found} == known, model
+    assert "memory.total=" in options.complete_assignments(line, "mem")

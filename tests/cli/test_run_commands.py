@@ -278,14 +278,9 @@ def test_resume_says_what_only_python_can_go_on_with(engram):
     layers = (torch.nn.Linear(16, 8), torch.nn.ReLU())
     package.run(named(), model=lambda shape: torch.nn.Sequential(*layers), out="own")
     package.run(named(), model={"name": lambda shape: torch.nn.Sequential(*layers)}, out="named")
-    package.orders(
-        package.Recipe.of({"stream": {"data": "blobs", "classes_per_task": 5}, "method": "ER"}),
-        out="study",
-    )
     for out, why in {
-        "memory": "its data ('mine') was in memory", "own": "was built there",
-        "named": "was built there",
-        "sliced": "the stream was built there", "study": "a study of orders",
+        "memory": "its data ('mine') were in memory", "own": "was built in Python",
+        "named": "was built in Python", "sliced": "its stream was built in Python",
     }.items():  # fmt: skip
         said = engram("resume", out, code=2).stderr
         assert why in said
@@ -569,3 +564,27 @@ def test_own_network_and_own_data_from_the_command_line(engram, tmp_path):
     assert "unknown name 'widht', did you mean 'width'" in wrong
     wrong = engram("run", *asked[:3], "own_things.py:Nett", code=2).stderr
     assert "did you mean 'Net'" in wrong
+
+
+def test_a_value_that_only_some_methods_have_is_set_in_those(engram):
+    engram("run", *SMALL, "-m", "ER", "-m", "EWC", "-s", "memory.total=20", "-o", "out")
+    made = {one["method"]["name"]: one["method"] for one in package.read("out").recipes.values()}
+    assert made["ER"]["memory"]["total"] == 20
+    assert made["EWC"]["memory"] is None
+    said = engram("run", *SMALL, "-m", "EWC", "-s", "memory.total=20", code=2).stderr
+    assert "--set: expected a field of EWC that has fields itself" in said
+
+
+def test_domains_of_a_table_and_a_limit_of_its_rows(engram):
+    rows = [f"{i // 60},{i % 5},{i % 7},{i % 3}" for i in range(180)]
+    Path("mine.csv").write_text("\n".join(["week,a,b,kind", *rows]))
+    engram("run", "-d", "mine.csv", "--label", "kind", "--stream", "domain_incremental",
+           "-s", "by=week", "-o", "out")  # fmt: skip
+    (content,) = package.read("out").recipes.values()
+    assert content["stream"]["data_options"]["attributes"] == ["week"]
+    assert package.read("out").tasks.tolist() == [3]
+    engram("run", "out", "-o", "again")
+    assert package.read("again").runs == package.read("out").runs
+    engram("run", *SMALL, "--limit", 100, "-o", "few")
+    items = package.read("few").items(package.read("few").runs[0].recipe, "")
+    assert len(items.rows) == 100

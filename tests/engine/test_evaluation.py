@@ -449,3 +449,11 @@ def test_inputs_under_a_view_are_made_once_per_task(monkeypatch: pytest.MonkeyPa
         assert made == [0, 0, 1, 0, 1, 2, 0, 1, 2, 3]
         np.testing.assert_array_equal(kept.matrix, every.matrix)
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("method", ["Finetune", "ER", "DERpp", "EWC", "GDumb", "ICaRL", "LwF"])
+def test_a_row_that_a_method_reads_again_counts_once(method):
+    stream = engram.class_incremental(engram.load("blobs"), classes_per_task=5)
+    (entry,) = engram.run(stream, method=method, epochs=2).ledger
+    stages = entry.get("runs", [entry])[0]["stages"]
+    assert [stages[str(k)]["train"] for k in range(2)] == [len(task.train) for task in stream]

@@ -23,7 +23,7 @@ from engram.engine.training import Training
 from engram.errors import BadArgument, RecordError
 from engram.experiments import Recipe, experiment_id, make_plans
 from engram.experiments.experiment_id import describe
-from engram.experiments.order_study import order_plans
+from engram.experiments.recipe_sections import check_orders
 from engram.memory import Memory
 from engram.methods import ER, Finetune
 from engram.methods.method import Method
@@ -477,7 +477,7 @@ def test_a_study_of_orders_is_identified_once(monkeypatch, way):
                         "method": "EWC", "keep": "counts"})  # fmt: skip
     chosen = random_class_orders(6, 200)
     if way == "study":
-        plans = order_plans(recipe, class_orders=chosen)
+        plans = make_plans([recipe.change(orders=check_orders({"class_orders": chosen}))])
     else:
         plans = make_plans([recipe.in_order(order) for order in chosen])
     assert len({plan.recipe for plan in plans}) == 1

@@ -12,8 +12,8 @@ from engram import metrics
 from engram.data.dataset import Data
 from engram.errors import BadArgument
 from engram.experiments import OrderStudy
-from engram.experiments.order_study import order_plans, orders
-from engram.experiments.plan import Planner
+from engram.experiments.order_study import orders
+from engram.experiments.plan import Planner, make_plans
 from engram.experiments.recipe import Experiment, Recipe
 from engram.streams.hierarchical_streams import iirc, read_published_tasks
 from engram.streams.task_orders import class_order
@@ -127,7 +127,8 @@ def test_study_in_a_directory_goes_on(tmp_path):
 
 
 def test_plans_share_one_id():
-    plans = order_plans(small(seeds=2), task_orders=[(0, 1, 2)], class_orders=[(5, 4, 3, 2, 1, 0)])
+    section = {"task_orders": [(0, 1, 2)], "class_orders": [(5, 4, 3, 2, 1, 0)]}
+    plans = make_plans([Recipe.of({**small(seeds=2).plain(), "orders": section})])
     assert {plan.recipe for plan in plans} == {small().id}
     assert [plan.order for plan in plans] == ["t0-1-2"] * 2 + ["c5-4-3-2-1-0"] * 2
 

@@ -233,3 +233,33 @@ def test_what_cannot_be_searched_is_refused():
         engram.search(make_search_stream(stream, tasks=2), {"lr": "0.1..1"})
     with pytest.raises(BadArgument, match="a stream in memory"):
         engram.search(stream, {"lr": "0.1..1"}, pool="processes", out="x")
+
+
+@pytest.mark.parametrize("form", ["recipe", "stream"])
+def test_what_was_chosen_trains_on_all_rows_and_tells_what_the_search_cost(form):
+    section = {"data": "blobs", "classes_per_task": 5, "valid": 0.2}
+    if form == "recipe":
+        found = engram.search(
+            {"stream": section, "method": "EWC"}, {"strength": [1, 100]}, trials=2
+        )
+        assert "valid" not in found.recipe.stream
+        assert engram.Recipe.of(found.recipe.plain()).tuning == found.recipe.tuning
+    else:
+        stream = engram.class_incremental(engram.load("blobs"), classes_per_task=5, valid=0.2)
+        found = engram.search(stream, {"strength": [1, 100]}, method="EWC", trials=2)
+    result = found.run()
+    (content,) = result.recipes.values()
+    assert content["tuning"]["runs"] == 2
+    assert content["tuning"]["ranges"] == {"strength": [1, 100]}
+    read = sum(one["train"] for one in result.ledger[0]["stages"].values())
+    assert read == len(engram.load("blobs").train)
+    assert "chosen by a search of 2 trials (2 runs, " in str(result)
+
+
+def test_what_reads_validation_rows_keeps_them():
+    content = {
+        "stream": {"data": "blobs", "classes_per_task": 5, "valid": 0.2}, "method": "EWC",
+        "training": {"epochs": 3, "patience": 1},
+    }  # fmt: skip
+    found = engram.search(content, {"strength": [1, 100]}, trials=2)
+    assert found.recipe.stream["valid"] == 0.2

@@ -54,12 +54,12 @@ GOLDEN = {
     "mammoth": 0.225,  # (.35 + .35 + 0 + .20) / 4: the last row may be the best
     "libcontinual": 0.125,  # (.30 + .25 - .05) / 4: task 3 is skipped
     "cglb": -0.175,
-    "pyclad": 0.2125,  # as max: nothing is known of a task before it was learnt
+    "pyclad": -0.02,  # (.35 + .35 - .05 + .20 + (0 - .95)) / 5: the newest task counts too
 }
 GOLDEN_FULL = GOLDEN | {
     "first": 0.2375,  # task 2: .80 - .75 instead of -.05, so .95 / 4
     "mammoth": 0.2375,
-    "pyclad": 0.2375,  # as first
+    "pyclad": 0.03,  # (.95 + (.15 - .95)) / 5
 }
 
 
@@ -113,7 +113,7 @@ def test_tm5_intransigence() -> None:
 def test_the_comparison_of_libraries_shows_these_numbers() -> None:
     page = (Path(__file__).parents[2] / "docs" / "comparison.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| [^|]+ \| `(\w+)` \| (-?[\d.]+) \|$", page, re.MULTILINE)
-    assert {name for name, _ in rows} == set(GOLDEN) - {"diagonal", "all", "mean_T"}
+    assert {name for name, _ in rows} == set(GOLDEN) - {"diagonal", "all", "mean_T", "pyclad"}
     for name, shown in rows:
         close(float(shown) / 100, GOLDEN[name])
 
@@ -136,7 +136,7 @@ def _loop(a: np.ndarray, k: int, definition: str) -> float:
         "max": [max(a[i][j] for i in range(j, k)) - a[k][j] for j in old],
         "first": [max(a[i][j] for i in range(k)) - a[k][j] for j in old],
         "mammoth": [max(a[i][j] for i in range(k + 1)) - a[k][j] for j in old],
-        "pyclad": [max(a[i][j] for i in range(k)) - a[k][j] for j in old],
+        "pyclad": [max(a[i][j] for i in range(k)) - a[k][j] for j in range(k + 1)],
         "all": [a[j][j] - a[i][j] for i in range(1, k + 1) for j in range(i)],
         "diagonal": diagonal,
         "avalanche": diagonal,

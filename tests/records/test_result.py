@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import engram
 from engram import metrics
 from engram.errors import BadArgument, RecordError
 from engram.records import (
@@ -24,6 +25,8 @@ from engram.records import (
     record_stage,
 )
 from engram.records.predictions import from_float16, to_float16
+from engram.report import from_result
+from engram.report.report_data import build_report_data
 from tests.records.synthetic import LABELS, RECIPES, fill, make_items, make_scores
 from tests.records.test_head_views import hierarchy
 from tests.refusals import refuses
@@ -117,7 +120,21 @@ def test_pyclad_reads_accuracies_before_a_task_is_learnt() -> None:
     full = [[0.9, 0.85, 0.0], [0.95, 0.8, 0.2], [0.7, 0.5, 0.96]]
     result = from_matrix(full)
     found = result.metric("forgetting", definition="pyclad")
-    assert found == pytest.approx([((0.95 - 0.7) + (0.85 - 0.5)) / 2], abs=1e-6)
+    assert found == pytest.approx(
+        [((0.95 - 0.7) + (0.85 - 0.5) + (0.2 - 0.96)) / 3], abs=1e-6
+    )  # the newest task too, as at commit bbcbb43
+
+
+def test_a_reference_that_trains_only_at_the_end_forgets_nothing() -> None:
+    stream = engram.class_incremental(engram.load("blobs"), classes_per_task=5)
+    result = engram.run(stream, method=["Finetune", {"name": "Joint", "skip": 1}], epochs=2)
+    for name in ("forgetting", "backward_transfer", "learning_accuracy"):
+        assert np.isnan(result.metric(name)).tolist() == [False, True]
+    assert (result.metric("average_accuracy") > 0).all()
+    runs = build_report_data(from_result(result)).runs
+    joint = runs[(runs["name"].str.startswith("Joint")) & (runs["head"] == "single")].iloc[0]
+    assert np.isnan(joint["forgetting/max"])
+    assert joint["average_accuracy"] > 0
 
 
 def test_each_run_is_seen_through_its_own_head(folder: RunDirectory) -> None:

@@ -9,14 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import engram
 from engram.errors import BadArgument
 from engram.records import Rows, RunDirectory
 from engram.report import ReportInput, build, from_directories
 from engram.report import sections as sections_module
 from engram.report.figures import add_bound, draw_points, empty_figure, set_log_axis_with_zero
 from engram.report.method_styles import assign_styles
+from engram.report.plot_tables import describe_streams
 from engram.report.report_data import build_report_data
-from engram.report.report_inputs import REPRODUCTION_COLUMNS
+from engram.report.report_inputs import REPRODUCTION_COLUMNS, from_result
 from engram.report.sections import build_sections, choose_methods, list_panels
 
 HOSTILE = (
@@ -235,3 +237,13 @@ def test_a_report_of_label_sets_names_their_score():
     assert "ccuracy" not in words
     for panel in list_panels(sections):
         assert "accuracy" not in panel.figure.to_json()
+
+
+def test_the_header_counts_test_rows_of_one_order():
+    recipe = engram.Recipe.of({"stream": {"data": "blobs", "classes_per_task": 2},
+                               "method": "Finetune"})  # fmt: skip
+    study = engram.orders(recipe, task_orders=4)
+    shown = describe_streams(build_report_data(from_result(study.result)))
+    assert (
+        shown == f"blobs: class_incremental, {len(engram.load('blobs').test)} test rows, 10 classes"
+    )

@@ -15,6 +15,11 @@ DATA_FOR = {  # by which a scenario is shown, where digits will not do
     "domain_incremental": "skeletons", "iirc": "cifar100", "tinyimagenet_seq": "tiny_imagenet",
     "eight_task": "multi_domain",
 }  # fmt: skip
+# modules of engram.metrics, and functions in others, that measure nothing
+NO_METRICS = (
+    "cost", "significance", "statistics",
+    "ancestors", "curve", "mean_over_tasks", "pair_scores", "stage_scores", "threshold",
+)  # fmt: skip
 EMPTY_NOTES: dict[str, str] = {}
 FOOTNOTES = {
     "training": "What one means: engram list training NAME",
@@ -90,10 +95,13 @@ def _detectors() -> dict[str, str]:
 def _metrics() -> dict[str, str]:
     from engram import metrics
 
-    return {
-        name: line for name, line in _package("metrics").items()
-        if inspect.isfunction(getattr(metrics, name))
-    }  # fmt: skip
+    found = {}
+    for name, line in _package("metrics").items():
+        thing = getattr(metrics, name)
+        home = getattr(thing, "__module__", "").rpartition(".")[2]
+        if inspect.isfunction(thing) and home not in NO_METRICS and name not in NO_METRICS:
+            found[name] = line
+    return found
 
 
 def _models() -> dict[str, str]:

@@ -10,7 +10,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -279,6 +279,18 @@ class Request:
         if len(self.recipes) > MANY_RECIPES:
             return write_json(path.with_suffix(".json"), content)
         return write_yaml(path, content)
+
+    def at_home(self) -> AbstractContextManager[None]:
+        """Return a context in the request's working directory, if it still exists."""
+        return chdir(self.folder) if Path(self.folder).is_dir() else nullcontext()
+
+    @staticmethod
+    def is_one(path: Path) -> bool:
+        """Whether a file is a request and not a recipe."""
+        from engram.io import read_yaml_file
+
+        content = read_yaml_file("recipe", path)
+        return isinstance(content, Mapping) and {"recipes", "pool"} <= set(content)
 
     @classmethod
     def read(cls, path: Path) -> Request:

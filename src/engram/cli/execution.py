@@ -12,10 +12,11 @@ import shlex
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 
 from engram.cli import result_display
@@ -31,7 +32,7 @@ from engram.cli.console import (
 )
 from engram.distributed import LostRank
 from engram.engine.backend import resolve_device
-from engram.errors import USER_MODULES, RecordError, bad, plural
+from engram.errors import USER_MODULES, RecordError, bad, check_int, plural
 from engram.experiments import Callback, Plan, Recipe
 from engram.experiments.build_methods import (
     forbid_user_code,
@@ -58,7 +59,7 @@ from engram.experiments.recipe import read_recipe
 from engram.experiments.search import FOLDER, ON_TEST, Search, format_value, search
 from engram.io import parse_key_values
 from engram.process import is_main_process
-from engram.records import Result, Rows, RunDirectory
+from engram.records import Result, Rows, RunDirectory, read
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -74,11 +75,17 @@ def run_request(
     finished runs; after `budget`, training is saved and stops.
     """
     limit = None if budget is None else parse_duration(budget)
-    recipes = build_recipes(request.recipes)
+    with request.at_home():
+        find_modules(request.folder)
+        recipes = build_recipes(request.recipes)
     folder = out if out is not None else default_out(recipes)
     result = train_request(request, recipes, folder, same=same, rerun=rerun, budget=limit)
     if len(result) and is_main_process():
         result_display.print_outcome(result, folder)
+        studied = [one for one in recipes if one.orders is not None]
+        if studied:
+            with request.at_home():
+                result_display.print_order_study(result, studied, request.root)
     return result
 
 
@@ -108,8 +115,7 @@ def train_request(
     if request.pool != "ray":  # cluster nodes may have other devices
         resolve_device(request.device)
     target = folder.absolute()
-    home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
-    with home:
+    with request.at_home():
         find_modules(request.folder)
         work = Work(
             recipes=recipes, out=target, device=request.device, data=request.root,
@@ -183,6 +189,21 @@ def _report_stopped(why: str, stages: Sequence[tuple[Plan, int]], folder: Path) 
     say(f"Continue:  engram resume {shlex.quote(str(folder))}{trust}")
 
 
+def compare_with_recorded(result: Result, directory: Path) -> None:
+    """Print whether repeated runs have the accuracies that a directory recorded of them."""
+    before = read(directory)
+    shared = [run for run in result.runs if run in before.runs]
+    if not shared or not is_main_process():
+        return
+    mine, theirs = (one.of_runs(shared).matrix for one in (result, before))
+    equal = [np.array_equal(a, b, equal_nan=True) for a, b in zip(mine, theirs, strict=True)]
+    words = f"{sum(equal)} of {plural(len(shared), 'run')} have exactly the accuracies in"
+    more = ""
+    if not all(equal):
+        more = f"; the largest difference is {np.nanmax(np.abs(mine - theirs)):.2g}"
+    say(f"{words} {directory}{more}", style="" if all(equal) else "yellow")
+
+
 def _count_stages(plans: Sequence[Plan], folder: Path) -> list[tuple[Plan, int]]:
     """Count the finished stages of each plan; a diverged run counts as complete."""
     directory = RunDirectory(folder, create=False)
@@ -220,8 +241,9 @@ def find_modules(folder: str) -> None:
 def make_contents(
     *, recipe: Path | None = None, data: str | None = None, methods: Sequence[str] = (),
     model: str | None = None, stream: str | None = None, seeds: str | None = None,
-    keep: str | None = None, probes: Sequence[str] = (), detectors: Sequence[Any] = (),
-    outside: str | None = None, columns: Sequence[str] = (), evaluate_unseen: bool = False,
+    seed: int | None = None, keep: str | None = None, probes: Sequence[str] = (),
+    detectors: Sequence[Any] = (), outside: str | None = None, columns: Sequence[str] = (),
+    evaluate_unseen: bool = False, orders: Content | None = None, limit: int | None = None,
 ) -> list[Content]:  # fmt: skip
     """Make one plain recipe per method, from a file or defaults and the options.
 
@@ -234,14 +256,32 @@ def make_contents(
         raise bad("engram run", "a RECIPE.yaml, or --data with a name or path", "neither")
     base: Content = {"stream": {}, "method": "Finetune"}
     if recipe is not None:
-        base = dict(read_recipe(recipe))
+        base = read_recipe(recipe)
+    return change_contents(
+        [base], data=data, methods=methods, model=model, stream=stream, seeds=seeds, seed=seed,
+        keep=keep, probes=probes, detectors=detectors, outside=outside, columns=columns,
+        evaluate_unseen=evaluate_unseen, orders=orders, limit=limit,
+    )  # fmt: skip
+
+
+def change_contents(bases: Sequence[Content], **options: Any) -> list[Content]:
+    """Return plain recipes changed by options of the command line, as in `make_contents`."""
+    return [one for base in bases for one in _change_content(dict(base), **options)]
+
+
+def _change_content(
+    base: Content, *, data: str | None, methods: Sequence[str], model: str | None,
+    stream: str | None, seeds: str | None, seed: int | None, keep: str | None,
+    probes: Sequence[str], detectors: Sequence[Any], outside: str | None, evaluate_unseen: bool,
+    orders: Content | None, limit: int | None, columns: Sequence[str] = (),
+) -> list[Content]:  # fmt: skip
     section = base["stream"]
     base["stream"] = dict(section) if isinstance(section, Mapping) else {"data": section}
     changes = {"data": data, "kind": stream}
     base["stream"] |= {name: value for name, value in changes.items() if value is not None}
-    if columns:
-        options = {**(base["stream"].get("data_options") or {}), **label_option(columns)}
-        base["stream"]["data_options"] = options
+    more = label_option(columns) | ({} if limit is None else {"limit": limit})
+    if more:
+        base["stream"]["data_options"] = {**(base["stream"].get("data_options") or {}), **more}
     base["model"] = model if model is not None else base.get("model", "mlp")
     if keep is not None:
         base["keep"] = keep
@@ -253,8 +293,10 @@ def make_contents(
         base["detectors"] = [*(base.get("detectors") or ()), *detectors]
     if outside is not None:
         base["outside"] = outside
-    if seeds is not None:
-        base["seeds"] = parse_seeds(seeds)
+    if orders is not None:
+        base["orders"] = orders
+    if seeds is not None or seed is not None:
+        base["seeds"] = choose_seeds(seeds, seed)
     wanted = [parse_method_name(name) for name in methods] or [expand_method(base["method"])]
     if methods:
         base.pop("label", None)  # it described the file's method
@@ -309,6 +351,39 @@ def parse_seeds(text: str) -> int | list[int]:
         raise bad("--seeds", "a number of seeds, or a comma-separated list of seeds", text)
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def read_orders(tasks: str | None, classes: int | None) -> Content | None:
+    """Return the orders section for --task-orders and --class-orders; None without them.
+
+    Examples
+    --------
+    >>> read_orders("all", None), read_orders(None, 5), read_orders(None, None)
+    ({'task_orders': 'all'}, {'class_orders': 5}, None)
+    """
+    found: Content = {}
+    if tasks is not None:
+        if tasks != "all" and not tasks.isdigit():
+            raise bad("--task-orders", "all, or a number of orders", tasks)
+        found["task_orders"] = tasks if tasks == "all" else int(tasks)
+    if classes is not None:
+        found["class_orders"] = check_int("--class-orders", classes, 1)
+    return found or None
+
+
+def choose_seeds(seeds: str | None, seed: int | None) -> int | list[int]:
+    """Choose the seeds of --seeds, or the one of --seed.
+
+    Examples
+    --------
+    >>> choose_seeds("3", None), choose_seeds(None, 3)
+    (3, [3])
+    """
+    if seed is None:
+        return parse_seeds(str(seeds))
+    if seeds is not None:
+        raise bad("--seed", "one of --seed and --seeds", "both")
+    return [check_int("--seed", seed)]
 
 
 def expand_grid(recipes: Sequence[Content], axes: Sequence[str]) -> list[Content]:
@@ -512,13 +587,13 @@ def search_request(
     parse_duration(request.checkpoint_every, "--checkpoint-every")
     find_log_tools(request.log)
     (content,) = request.recipes
-    folder = out if out is not None else _search_directory(Recipe.of(content))
+    with request.at_home():
+        find_modules(request.folder)
+        folder = out if out is not None else _search_directory(Recipe.of(content))
     target = folder.absolute()
     if same and not any((target / FOLDER).glob("*.json")):
         raise RecordError(f"{folder}: contains no search to continue")
-    home = chdir(request.folder) if Path(request.folder).is_dir() else nullcontext()
-    with home:
-        find_modules(request.folder)
+    with request.at_home():
         try:
             found = _search(request, content, target, limit)
             _print_search(found, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -111,6 +112,80 @@ def complete_tools(incomplete: str) -> list[str]:
     return _complete("tools", incomplete)
 
 
+def complete_assignments(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the keys of --set: fields of training, of the scenario, the model and the methods.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> line = SimpleNamespace(params={"method": ["EWC"], "stream": "permuted"})
+    >>> complete_assignments(line, "str"), complete_assignments(line, "EWC.me")
+    (['strength='], ['EWC.memory='])
+    """
+    given = ctx.params.get("method") or ["Finetune"]
+    joined = [given] if isinstance(given, str) else given
+    methods = [part for name in joined for part in str(name).split("+")]
+    fields = {name: _fields_of("methods", name) for name in dict.fromkeys(methods)}
+    named = [key for own in fields.values() for key in own]
+    memory = [f"memory.{one}" for one in _fields_of("memory", "Memory")]
+    kind, model = ctx.params.get("stream"), ctx.params.get("model")
+    known = [
+        *_fields_of("engine", "Training"), *named, *(memory if "memory" in named else ()),
+        *(f"{name}.{key}" for name, own in fields.items() for key in own),
+        *_arguments_of("streams", str(kind or "class_incremental")),
+        *(f"model.{key}" for key in _arguments_of("models", str(model or "mlp"))),
+        "keep", "average", "label", "data_options.limit",
+    ]  # fmt: skip
+    return [f"{key}=" for key in sorted({*known}) if key.startswith(incomplete)]
+
+
+@cache
+def _definitions(folder: str) -> dict[str, ast.ClassDef | ast.FunctionDef]:
+    """Read the classes and functions that the files of a package define at their top."""
+    trees = [ast.parse(path.read_bytes()) for path in sorted((_PACKAGE / folder).glob("*.py"))]
+    every = (one for tree in trees for one in tree.body)
+    return {one.name: one for one in every if isinstance(one, ast.ClassDef | ast.FunctionDef)}
+
+
+def _fields_of(folder: str, name: str) -> list[str]:
+    """List the fields of a dataclass, those of its bases first."""
+    found = _definitions(folder).get(name)
+    if not isinstance(found, ast.ClassDef):
+        return []
+    bases = [ast.unparse(base).rpartition(".")[2] for base in found.bases]
+    names = [field for base in bases for field in _fields_of(folder, base)]
+    for one in found.body:
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+            told = f"{ast.unparse(one.annotation)} {ast.unparse(one.value) if one.value else ''}"
+            if "ClassVar" not in told and "init=False" not in told:
+                names.append(one.target.id)
+    return list(dict.fromkeys(names))
+
+
+def _arguments_of(folder: str, name: str) -> list[str]:
+    """List the options of a scenario or a model, without the data or shape that it is made for."""
+    known = _definitions(folder)
+    found, first = known.get(name) or known.get(_model_classes().get(name, "")), 1
+    if isinstance(found, ast.ClassDef):
+        made = (one for one in found.body if isinstance(one, ast.FunctionDef))
+        found, first = next((one for one in made if one.name == "__init__"), None), 2
+    if found is None:
+        return []
+    return [one.arg for one in (*found.args.args[first:], *found.args.kwonlyargs)]
+
+
+@cache
+def _model_classes() -> dict[str, str]:
+    """Read the name of the class, or of the function, that makes each model."""
+    file, variable = _LISTS["models"]
+    for node in ast.parse((_PACKAGE / file).read_bytes()).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == variable:
+            assert isinstance(node.value, ast.Dict)
+            pairs = zip(node.value.keys, node.value.values, strict=True)
+            return {str(ast.literal_eval(key)): ast.unparse(made) for key, made in pairs if key}
+    return {}
+
+
 def _complete(kind: str, incomplete: str) -> list[str]:
     return [name for name in sorted(list_names(kind)) if name.startswith(incomplete)]
 
@@ -166,12 +241,19 @@ Root = Annotated[
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", "-s", metavar="KEY=VALUE",
+        "--set", "-s", metavar="KEY=VALUE", autocompletion=complete_assignments,
         help="Set a value: epochs=5, lr=0.01, EWC.strength=10, memory.total=200, "
         "model.hidden=[64], stream.seed=1. Repeatable.",
     ),
 ]  # fmt: skip
 RecipeFile = Annotated[Path | None, typer.Argument(metavar="RECIPE.yaml", help="A recipe file.")]
+RecipeFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="RECIPE.yaml|DIR...",
+        help="Recipe files; a run directory, whose runs are repeated; or files of its requests.",
+    ),
+]
 DataSet = Annotated[
     str | None,
     typer.Option(
@@ -198,7 +280,8 @@ Label = Annotated[
     typer.Option(
         "--label", metavar="COLUMN",
         help="Label column of a table (.csv, .parquet), or the file with the labels of an "
-        ".npy; if repeated, one column of 0 and 1 per class.",
+        ".npy; if repeated, one column of 0 and 1 per class. Of a run directory: the label of the "
+        "runs to repeat.",
     ),
 ]  # fmt: skip
 Methods = Annotated[
@@ -214,6 +297,11 @@ Seeds = Annotated[
         "--seeds", "-n", metavar="N|LIST", help="Number of seeds, or a list of seeds: 4,5,6."
     ),
 ]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", metavar="N", help="For quick trials: N rows of each part of the data."),
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="One seed, where --seeds 3 means three.")]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories.")]
 Trust = Annotated[
     bool,

@@ -108,6 +108,12 @@ def metrics(
             "average_accuracy, forgetting, ...",
         ),
     ] = None,
+    reference: Annotated[
+        str | None, typer.Option(
+            metavar="LABEL|DIR",
+            help="Intransigence against these runs: a label, or another run directory.",
+        ),
+    ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:  # fmt: skip
     """Show all metrics of run directories, with every definition of forgetting."""
@@ -127,6 +133,8 @@ def metrics(
     asked: dict[str, dict[str, Any]] = {"f1_score": {}} if f1 else {}
     if top is not None:
         asked["top_k_accuracy"] = {"k": check_int("--top-k", top, 1)}
+    if reference is not None:
+        asked["intransigence"] = {"reference": find_reference(result, reference, head)}
     tables = {"metrics": metric_table(result, wanted, last, ece=calibration, asked=asked)}
     probed = _probe_table(result, head)
     if len(probed):
@@ -196,7 +204,8 @@ def metric_table(
             if len(definitions) == 1:
                 raise
     for name, options in asked.items():
-        which = " ".join(f"{key}={value}" for key, value in options.items())
+        told = {key: _title(value) for key, value in options.items()}
+        which = " ".join(f"{key}={value}" for key, value in told.items())
         values[name, which] = result.metric(name, stage=stage, **options)
     if ece:
         values["calibration_error", ""] = result.calibration(stage=stage)
@@ -206,6 +215,24 @@ def metric_table(
         own = {"label": result.labels, "metric": name, "definition": definition}
         parts.append(pd.DataFrame({**own, **found._asdict()}))
     return pd.concat(parts, ignore_index=True)
+
+
+def find_reference(result: Result, name: str, head: str | None = None) -> Result:
+    """Return the runs of a label, or of another directory, to compare with."""
+    from engram.errors import unknown
+    from engram.records import read
+
+    if name in result.labels:
+        return result.select(label=name)
+    if not Path(name).is_dir():
+        raise unknown("--reference", name, result.labels)
+    found = read(name)
+    return found if head is None else found.view(head=head)
+
+
+def _title(value: Any) -> Any:
+    """Return the labels of a result, and any other value as it is."""
+    return ", ".join(value.labels) if hasattr(value, "labels") else value
 
 
 def _probe_table(result: Result, head: str | None) -> pd.DataFrame:

@@ -18,7 +18,9 @@ from engram.cli.console import (
     results_console,
     say,
 )
-from engram.experiments import Plan
+from engram.experiments import Plan, Recipe
+from engram.experiments.order_study import OrderStudy
+from engram.experiments.plan import make_plans_by_recipe
 from engram.models.pretrained_weights import describe_starting_weights
 from engram.records import Result
 from engram.records.prediction_scoring import SCORE_TITLES, average_name
@@ -65,6 +67,25 @@ def print_outcome(result: Result, folder: Path, *, page: Path | None = None) -> 
     report_unreadable(result)
     say(f"Results:  {folder}")
     say(f"Report:   {page or f'engram report {shlex.quote(str(folder))} -o report.html'}")
+
+
+def print_order_study(result: Result, recipes: Sequence[Recipe], root: str | None) -> None:
+    """Print how much the final performance depends on the order, for every recipe of a study."""
+    tasks = {plans[0].recipe: one.build_stream(root=root) for one, plans in
+             zip(recipes, make_plans_by_recipe(recipes, root), strict=True)}  # fmt: skip
+    ended = set(result.runs) - set(result.diverged)
+    chosen = result.of_runs([run for run in result.runs if run.recipe in tasks and run in ended])
+    study = OrderStudy(chosen, {k: tuple(t.shown for t in one) for k, one in tasks.items()})
+    table = make_plain_table("order sensitivity", "level", "AOPD", "MOPD")
+    for label, row in study.summary(ddof=1).iterrows():
+        for level in ("task", "class"):
+            if f"{level}_aopd" in row and not math.isnan(row[f"{level}_aopd"]):
+                cells = (
+                    format_mean_std(float(row[f"{level}_{name}"]), row[f"{level}_{name}_std"])
+                    for name in ("aopd", "mopd")
+                )
+                table.add_row(Text(str(label)), level, *cells)
+    results_console().print(table)
 
 
 def select_own_views(result: Result) -> pd.DataFrame:

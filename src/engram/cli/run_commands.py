@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,21 +22,24 @@ from engram.cli.options import (
     Device,
     Exact,
     Label,
+    Limit,
     Log,
     Methods,
     Model,
     Out,
     Pool,
     RecipeFile,
+    RecipeFiles,
     Rerun,
     Root,
     Scenario,
+    Seed,
     Seeds,
     Trust,
     Workers,
     check_pool,
 )
-from engram.errors import EngramError, RecordError, bad
+from engram.errors import EngramError, RecordError, bad, unknown
 
 if TYPE_CHECKING:
     from engram.cli.console import Request
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    recipe: RecipeFile = None,
+    recipes: RecipeFiles = None,
     data: DataSet = None,
     label: Label = None,
     method: Methods = None,
@@ -53,6 +55,18 @@ def run(
     stream: Scenario = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
+    seed: Seed = None,
+    limit: Limit = None,
+    task_orders: Annotated[
+        str | None,
+        typer.Option(
+            "--task-orders", metavar="all|N", help="Study N orders of the tasks, or all of them."
+        ),
+    ] = None,
+    class_orders: Annotated[
+        int | None,
+        typer.Option("--class-orders", metavar="N", help="Study N orders of the classes."),
+    ] = None,
     out: Out = None,
     root: Root = None,
     device: Device = "auto",
@@ -104,30 +118,87 @@ def run(
     rerun: Rerun = False,
     budget: Budget = None,
     log: Log = None,
+    trust: Trust = False,
 ) -> None:  # fmt: skip
     """Train one or more methods on a stream and show accuracy and forgetting.
 
     Finished stages are kept: repeat the command, or use engram resume, to continue an
     interrupted run. Exit code 1: all runs diverged.
+
+    DIR repeats recorded runs in another directory and compares the numbers, --label and --seed
+    choose some of them. What was recorded (DIR/recipes/*.yaml, DIR/requests/*.yaml) runs as it is.
     """
     from engram.cli import execution
     from engram.cli.console import Request
-    from engram.cli.execution import refuse_diverged, run_request
+    from engram.cli.execution import refuse_diverged, run_request, search_request
     from engram.experiments.overrides import set_values
 
-    plain = execution.make_contents(
-        recipe=recipe, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
-        keep=keep, probes=probe or (), detectors=execution.detector_specs(detectors, tune),
-        outside=outside, columns=label or (), evaluate_unseen=evaluate_unseen,
-    )  # fmt: skip
+    asked = list[Request]()
+    wanted: dict[str, Any] = {
+        "data": data, "methods": method or (), "model": model, "stream": stream, "seeds": seeds,
+        "seed": seed, "keep": keep, "probes": probe or (), "outside": outside,
+        "detectors": execution.detector_specs(detectors, tune), "evaluate_unseen": evaluate_unseen,
+        "orders": execution.read_orders(task_orders, class_orders), "limit": limit,
+    }  # fmt: skip
+    plain: list[dict[str, Any]] = []
+    repeated: list[Path] = []
+    paths: list[Path | None] = [*recipes] if recipes else [None]
+    for path in paths:
+        if path is not None and path.is_dir():
+            found = list_recorded_runs(path, label or (), trust=trust)
+            plain += execution.change_contents(found, **wanted)
+            repeated.append(path)
+        elif path is not None and Request.is_one(path):
+            if any(wanted.values()) or label or assignments:
+                raise bad(str(path), "no other values, since a request runs as it is", "some")
+            asked.append(_ask_again(Request.read(path), device, together, log))
+        else:
+            plain += execution.make_contents(recipe=path, columns=label or (), **wanted)
     for assignment in assignments or ():
         set_values(plain, assignment)
-    request = Request(
-        recipes=plain, root=str(root.absolute()) if root else None, device=device,
-        pool="auto" if together else "serial", compile=compile,
-        deterministic=deterministic, exact=exact, checkpoint_every=checkpoint_every, log=log or [],
-    )  # fmt: skip
-    refuse_diverged([run_request(request, out, rerun=rerun, budget=budget)])
+    if plain:
+        roots = [str(root.absolute())] if root else []
+        asked.append(Request(
+            recipes=plain, root=roots[0] if roots else None, device=device,
+            pool="auto" if together else "serial", compile=compile,
+            deterministic=deterministic, exact=exact, checkpoint_every=checkpoint_every,
+            log=log or [],
+        ))  # fmt: skip
+    if repeated and out is None:
+        out = Path("runs") / f"{'-'.join(one.resolve().name for one in repeated)}-rerun"
+    results = []
+    for request in asked:
+        if request.search is not None:
+            results.append(search_request(request, out, budget=budget))
+        else:
+            results.append(run_request(request, out, rerun=rerun, budget=budget))
+    for path in repeated:
+        execution.compare_with_recorded(results[-1], path)
+    refuse_diverged(results)
+
+
+def _ask_again(request: Request, device: str, together: bool, log: Sequence[str] | None) -> Request:
+    """Return a recorded request, on another device if one is named."""
+    changes: dict[str, Any] = {} if device == "auto" else {"device": device}
+    changes |= {} if together else {"pool": "serial"}
+    changes |= {} if log is None else {"log": list(log)}
+    return replace(request, **changes)
+
+
+def list_recorded_runs(
+    directory: Path, labels: Sequence[str] = (), *, trust: bool = False
+) -> list[dict[str, Any]]:
+    """List the recipes of a run directory as those of files; of some labels or ids, if given."""
+    from engram.cli.execution import allow_own_code
+
+    words = ["run", str(directory), *(word for one in labels for word in ("--label", one))]
+    with allow_own_code(words, trust):
+        found = [one for request in make_requests(directory) for one in request.recipes]
+    known = {str(one["label"]) for one in found}
+    for label in labels:
+        if label not in known:
+            raise unknown("--label", label, known)
+    return [one for one in found if not labels or str(one["label"]) in labels]
 
 
 # ``engram sweep``.
@@ -154,6 +225,8 @@ def sweep(
     address: Address = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
+    seed: Seed = None,
+    limit: Limit = None,
     out: Out = None,
     root: Root = None,
     device: Device = "auto",
@@ -180,7 +253,7 @@ def sweep(
     for path in files:
         plain += execution.make_contents(
             recipe=path, data=data, methods=method or (), model=model, stream=stream, seeds=seeds,
-            columns=label or (),
+            seed=seed, limit=limit, columns=label or (),
         )  # fmt: skip
     for assignment in assignments or ():
         set_values(plain, assignment)
@@ -251,6 +324,8 @@ def search(
     address: Address = None,
     assignments: Assignments = None,
     seeds: Seeds = None,
+    seed: Seed = None,
+    limit: Limit = None,
     out: Out = None,
     root: Root = None,
     device: Device = "auto",
@@ -279,7 +354,7 @@ def search(
     read_ranges(ranges or [], "--set-range")
     plain = execution.make_contents(
         recipe=recipe, data=data, methods=[method] if method else (), model=model, stream=stream,
-        seeds=seeds, columns=label or (),
+        seeds=seeds, seed=seed, limit=limit, columns=label or (),
     )  # fmt: skip
     for assignment in assignments or ():
         set_values(plain, assignment)
@@ -380,59 +455,69 @@ def make_requests(directory: Path) -> list[Request]:
 
     folder = RunDirectory(directory, create=False)
     roots: dict[str | None, list[dict[str, Any]]] = {}
-    orders: dict[str, set[str]] = {}
-    for recipe, _, order in folder.finished_runs():
-        orders.setdefault(recipe, set()).add(order)
+    orders: dict[str, dict[str, set[int]]] = {}
+    for recipe, seed, order in folder.finished_runs():
+        orders.setdefault(recipe, {}).setdefault(order, set()).add(seed)
     for name, content in read_recorded_recipes(folder).items():
         plain = _plain_recipe(directory, content)
         root = content["identity"].get("data_root")
-        roots.setdefault(root, []).extend(
-            _list_order_recipes(directory, plain, orders.get(name, set()))
-        )
+        known = list_order_recipes(plain, orders.get(name, {}))
+        roots.setdefault(root, []).extend(known)
     if not roots:
         raise RecordError(f"{directory}: contains no recipes; is it a run directory?")
     return [Request(recipes=recipes, root=root) for root, recipes in roots.items()]
 
 
 def _plain_recipe(directory: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded recipe as it is written in a file, if what it names can be had again."""
+    """A recorded recipe in plain values, if what it names can be had again."""
     from engram.experiments import Recipe
     from engram.experiments.build_methods import Untrusted
 
-    stream = {k: v for k, v in content["stream"].items() if k != "head"}
-    if "kind" not in stream:
-        raise _python_only_error(directory, "the stream was built there")
-    if content["identity"].get("data_in_memory"):
-        raise _python_only_error(directory, f"its data ({stream['data']!r}) was in memory")
-    plain = {k: v for k, v in content.items() if k != "identity"} | {"stream": stream}
-    model = plain["model"]
-    name = model["name"] if isinstance(model, Mapping) else model
-    if ":" in str(name):
-        raise _python_only_error(directory, f"the model ({name}) was built there")
-    if "in_memory" in (plain.get("outside") or {}):
-        raise _python_only_error(
-            directory, f"its outside data ({plain['outside']['data']!r}) was in memory"
-        )
     try:
-        Recipe.of(plain)
+        recipe = Recipe.of(content)
+        recipe.check_data_named()
     except Untrusted:
         raise
     except EngramError as error:
         raise _python_only_error(directory, str(error)) from error
-    return plain
+    return recipe.plain()
 
 
-def _list_order_recipes(
-    directory: Path, plain: dict[str, Any], orders: set[str]
+def list_order_recipes(
+    plain: dict[str, Any], begun: Mapping[str, set[int]]
 ) -> list[dict[str, Any]]:
-    """The recipe in every order in which it was begun; a recipe's file names one of them only."""
-    from engram.streams.task_orders import ORDER_OPTIONS, order_options, order_text
+    """The recipe, and as it was begun in other orders or with other seeds than its file names.
 
-    if any(re.match(r"[tc]\d", order) for order in orders):
-        raise _python_only_error(directory, "it is a study of orders (engram.orders)")
+    Examples
+    --------
+    >>> plain = {"stream": {"data": "digits"}, "seeds": [0], "label": "ER"}
+    >>> for one in list_order_recipes(plain, {"": {0, 1}, "t1-0": {0}}):
+    ...     print(one["seeds"], one.get("orders"))
+    [0] None
+    [0, 1] None
+    [0] {'task_orders': [[1, 0]], 'class_orders': []}
+    """
+    from engram.streams.task_orders import ORDER_OPTIONS, order_options, parse_order
+
+    studied = {order: seeds for order, seeds in begun.items() if order[:1] in ("t", "c")
+               and order[1:2].isdigit()}  # fmt: skip
+    found = [plain]
+    once = {name: value for name, value in plain.items() if name != "orders"}
     stream = {k: v for k, v in plain["stream"].items() if k not in ORDER_OPTIONS}
-    known = {order_text(plain["stream"]), *orders}
-    return [{**plain, "stream": {**stream, **order_options(order)}} for order in sorted(known)]
+    for order, seeds in sorted(begun.items()):
+        if order not in studied:
+            section = {**stream, **order_options(order)}
+            found.append({**once, "stream": section, "seeds": sorted(seeds)})
+    for some in sorted({tuple(sorted(one)) for one in studied.values()}):
+        own_orders = [order for order, seeds in studied.items() if seeds == {*some}]
+        section = {
+            f"{kind}_orders": [
+                [*parse_order(one[1:])] for one in sorted(own_orders) if one[0] == kind[0]
+            ]
+            for kind in ("task", "class")
+        }
+        found.append({**once, "orders": section, "seeds": list(some)})
+    return found
 
 
 def _python_only_error(directory: Path, why: str) -> RecordError:

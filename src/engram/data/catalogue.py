@@ -78,6 +78,7 @@ def load(
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
     standardize: bool = False,
+    limit: int | None = None,
     **options: Any,
 ) -> Data:
     """Load a data set by name, or from a file or folder.
@@ -101,6 +102,8 @@ def load(
     standardize
         Streams normalise every feature with its mean and standard deviation over the training rows
         of their first task.
+    limit
+        For quick trials: at most so many rows of each part, see `Data.limit`.
     options
         Options of the set or form, such as ``verify=False`` (skip checksums), ``size``, ``broken``,
         ``packed`` (faces), ``split``, ``repair``, ``frames`` (skeletons), ``classes`` (blobs,
@@ -128,6 +131,8 @@ def load(
     if standardize is not False:
         data = replace(data, standardize=standardize, mean=(), std=())
         given = {**given, "standardize": standardize}
+    if limit is not None:
+        data, given = data.limit(limit), {**given, "limit": limit}
     found = DataSource(name, given, None if root is None else str(Path(root).absolute()))
     object.__setattr__(data, "source", found)
     return data

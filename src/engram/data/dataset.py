@@ -9,7 +9,7 @@ import io
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram import keys
 from engram.data.attributes import join_train_and_test, number_attributes
 from engram.data.conversion import (
     Inputs,
@@ -29,7 +30,7 @@ from engram.data.conversion import (
 from engram.data.fingerprint import data_fingerprint
 from engram.data.image_copies import CopyTables, ImageCopies, check_copies
 from engram.data.label_checks import check_one_type, notes_on_names, refuse_unlabelled
-from engram.errors import bad, plural, unknown
+from engram.errors import bad, check_int, plural, unknown
 from engram.html_repr import escape, html_table, join_blocks
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
@@ -372,6 +373,24 @@ class Data:
             **extra, **options,
         )  # fmt: skip
 
+    def limit(self, rows: int) -> Data:
+        """Return the data with at most so many rows of each part, for quick trials.
+
+        Training, validation and test rows are drawn in turn from each class, always the same ones.
+
+        Examples
+        --------
+        >>> data = Data.from_arrays([[float(i)] for i in range(400)], [0, 0, 0, 1] * 100)
+        >>> small = data.limit(40)
+        >>> small, small.labels[small.train].flatten().bincount().tolist()
+        (Data('data': 40 train, 40 test rows of (1,), 2 classes), [20, 20])
+        """
+        check_int("limit", rows, 1)
+        train, valid, test = (
+            draw_evenly(self, one, rows) for one in (self.train, self.valid, self.test)
+        )
+        return replace(self, train=train, valid=valid, test=test)
+
     @classmethod
     def from_frame(
         cls,
@@ -382,6 +401,7 @@ class Data:
         valid: Any = None,
         split: str | None = None,
         categories: Sequence[str] = (),
+        attributes: str | Sequence[str] | Mapping[str, Any] = (),
         missing: str | float = "error",
         drop: str | Sequence[str] = (),
         separator: str | None = None,
@@ -405,6 +425,9 @@ class Data:
         categories
             Columns of numbers that are names in truth. Text is taken so anyway: one column of 0 and
             1 for each value.
+        attributes
+            Columns of names or whole numbers that are attributes of the rows, no features, such as
+            the week for ``domain_incremental(data, by="week")``; or {name: values of all rows}.
         missing
             What happens to values that are not there: ``"error"`` counts them by column,
             ``"drop"`` leaves their rows out, ``"flag"`` writes 0 and adds a column of 0 and 1 that
@@ -435,7 +458,10 @@ class Data:
         chosen = TableOptions(
             label=label, split=split, categories=categories, missing=missing, drop=drop,
             separator=separator, series=series, time=time, pad=pad,
+            attributes=() if isinstance(attributes, Mapping) else attributes,
         )  # fmt: skip
+        if isinstance(attributes, Mapping):
+            options["attributes"] = attributes
         parts = {"train": frame, "valid": valid, "test": test}
         given = {part: one for part, one in parts.items() if one is not None}
         return read_frame(cls, given, chosen, name=name, options=options)
@@ -470,6 +496,26 @@ class Data:
         parts = {"train": (series, y), "valid": valid, "test": test}
         given = {part: one for part, one in parts.items() if one is not None}
         return read_series(cls, given, pad=pad, length=length, name=name, options=options)
+
+
+def draw_evenly(data: Data, rows: Tensor, count: int) -> Tensor:
+    """Draw rows in turn from each class, by the first of their labels; always the same ones.
+
+    Examples
+    --------
+    >>> data = Data.from_arrays([[float(i)] for i in range(40)], [0, 0, 0, 1] * 10)
+    >>> data.y[draw_evenly(data, data.train, 6)].flatten().bincount().tolist()
+    [3, 3]
+    """
+    if len(rows) <= count:
+        return rows
+    drawn = rows[keys.permutation(keys.fold(0, "limit"), len(rows), len(rows)).to(rows.device)]
+    labels = data.y[drawn.cpu()][:, 0]
+    turn = torch.zeros(len(drawn), dtype=torch.long)
+    for one in labels.unique().tolist():
+        mine = labels == one
+        turn[mine] = torch.arange(int(mine.sum()))
+    return drawn[torch.argsort(turn, stable=True)[:count].to(drawn.device)].sort().values
 
 
 # ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from engram import methods
 from engram.errors import bad, unknown
-from engram.experiments.plain_values import from_plain, to_plain
+from engram.experiments.plain_values import code_name, from_plain, to_plain
 from engram.methods.method import Method
 from engram.plugins import (
     Untrusted,
@@ -159,9 +159,7 @@ def build_policy(spec: Any) -> Any:
 def plain_method(method: Method) -> dict[str, Any]:
     """Convert a method to a mapping, the inverse of `build_method`."""
     cls = type(method)
-    name = (
-        cls.__name__ if cls.__module__.startswith("engram.") else f"{cls.__module__}:{cls.__name__}"
-    )
+    name = cls.__name__ if cls.__module__.startswith("engram.") else code_name(cls)
     if hasattr(method, "parts"):
         return {"name": name, "parts": [plain_method(part) for part in method.parts]}
     return {"name": name, **to_plain(method)}

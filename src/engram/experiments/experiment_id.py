@@ -124,6 +124,8 @@ def identify(
         facts["data_in_memory"] = True
     elif source.root is not None:
         facts["data_root"] = source.root
+    if not has_address(model):
+        facts["model_built"] = True
     return Identity(id=short_hash(parts), content={**content, "identity": facts})
 
 
@@ -304,6 +306,18 @@ def _describe_model(model: Any, *, resolve: bool = True) -> Any:
         model = {**model, "name": load_maker(model["name"])}
         model = model if len(model) > 1 else model["name"]
     return describe(model, "model")
+
+
+def has_address(model: Any) -> bool:
+    """Whether a model can be made again from its name: not one with weights of its own.
+
+    Examples
+    --------
+    >>> has_address("mlp"), has_address(nn.Linear), has_address(nn.Linear(2, 2))
+    (True, True, False)
+    """
+    name = model.get("name") if isinstance(model, Mapping) else model
+    return isinstance(name, str) or not (isinstance(name, nn.Module) or "<" in code_name(name))
 
 
 def plain_model(model: Any) -> Any:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engram.errors import bad, check_choice, check_int, unknown
+from engram.errors import bad, check_choice, unknown
 from engram.experiments.callbacks import Callback
-from engram.experiments.plan import Plan, Planner
+from engram.experiments.plan import CLASS, TASK, Plan, Planner
 from engram.experiments.recipe import Recipe
+from engram.experiments.recipe_sections import check_orders
 from engram.experiments.run_plans import execute
 from engram.metrics.order_sensitivity import OrderDisparity, order_disparity
 from engram.metrics.statistics import std
@@ -23,32 +24,10 @@ from engram.records import Result
 from engram.records.prediction_scoring import average_name
 from engram.renamed import accept_old_arguments
 from engram.streams.stream import Stream
-from engram.streams.task_orders import (
-    all_task_orders,
-    order_name,
-    parse_order,
-    random_class_orders,
-    reorder,
-)
+from engram.streams.task_orders import parse_order
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def order_plans(
-    recipe: Recipe,
-    *,
-    task_orders: Sequence[Sequence[int]] = (),
-    class_orders: Sequence[Sequence[int]] = (),
-    stream: Stream | None = None,
-    root: str | None = None,
-    planner: Planner | None = None,
-) -> list[Plan]:
-    """Make one plan per order and seed, which share one id and differ in `order`."""
-    stream = recipe.build_stream(root=root) if stream is None else stream
-    found = {TASK + order_name(o): reorder(stream, task_order=o) for o in task_orders}
-    found |= {CLASS + order_name(o): reorder(stream, class_order=o) for o in class_orders}
-    return (planner or Planner(root)).plans(recipe, stream, orders=found)
 
 
 @accept_old_arguments(again="rerun")
@@ -95,6 +74,9 @@ def orders(
     4
     """
     recipes = _read_recipes(recipe)
+    section = check_orders(
+        {"task_orders": task_orders, "class_orders": class_orders, "order_seed": order_seed}
+    )
     plans: list[Plan] = []
     tasks: dict[str, Tasks] = {}
     built: dict[str, Stream] = {}
@@ -102,17 +84,9 @@ def orders(
     for one in recipes:
         where = repr(one.stream)
         stream = built.setdefault(where, built.get(where) or one.build_stream(root=data))
-        found = order_plans(
-            one,
-            stream=stream,
-            planner=planner,
-            task_orders=_task_orders(task_orders, len(stream), order_seed),
-            class_orders=_class_orders(class_orders, stream.order, order_seed),
-        )
+        found = planner.plans(one.change(orders=section), stream)
         tasks.update((plan.recipe, tuple(task.shown for task in stream)) for plan in found[:1])
         plans += found
-    if not plans:
-        raise bad("task_orders", "at least one order (or class_orders)", task_orders)
     result = execute(
         plans, out=out, device=device, together=not exact, compile=compile, callback=callback,
         deadline=deadline, group_size=group_size, rerun=rerun, deterministic=deterministic,
@@ -142,43 +116,10 @@ def _study_key(recipe: Recipe) -> tuple[str, str]:
     return recipe.key, recipe.order
 
 
-def _task_orders(given: Any, tasks: int, seed: int) -> list[Sequence[int]]:
-    if isinstance(given, str):
-        if given != "all":
-            raise bad("task_orders", "'all', a number, or a list of orders", given)
-        return [tuple(o) for o in all_task_orders(tasks)]
-    if isinstance(given, int):
-        count = check_int("task_orders", given)
-        return [tuple(o) for o in random_class_orders(tasks, count, seed)] if count else []
-    return _read_orders("task_orders", given)
-
-
-def _class_orders(given: Any, classes: Sequence[int], seed: int) -> list[Sequence[int]]:
-    if isinstance(given, int):
-        count, ids = check_int("class_orders", given), sorted(classes)
-        drawn = random_class_orders(len(ids), count, seed) if count else []
-        return [tuple(ids[i] for i in order) for order in drawn]
-    return _read_orders("class_orders", given)
-
-
-def _read_orders(argument: str, given: Any) -> list[Sequence[int]]:
-    try:
-        found: list[Sequence[int]] = [tuple(order) for order in given]
-    except TypeError:
-        raise bad(
-            argument, "a number, or a list of orders such as [(0, 1), (1, 0)]", given
-        ) from None
-    twice = [order for order, times in Counter(found).items() if times > 1]
-    if twice:
-        raise bad(argument, "every order only once", f"{twice} more than once")
-    return found
-
-
 # Results of a study.
 
 
 LEVELS = ("task", "class")
-TASK, CLASS = "t", "c"  # first letter of an order's text
 Tasks = tuple[tuple[int, ...], ...]
 
 

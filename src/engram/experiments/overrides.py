@@ -41,8 +41,10 @@ SECTIONS = (
     "probes",
     "detectors",
     "outside",
+    "orders",
+    "tuning",
 )
-NESTED = (*SECTIONS[:4], "outside")  # sections with fields
+NESTED = (*SECTIONS[:4], "outside", "orders")  # sections with fields
 MAPPINGS = ("balance", "data_options", "search")  # fields of a stream with fields
 Content = dict[str, Any]
 
@@ -157,7 +159,8 @@ def _set_field(method: Content, key: str, value: Any) -> None:
         return
     current = _field_value(method, name)
     if not is_dataclass(current):
-        raise bad("--set", f"a field of {method['name']} that has fields itself", key)
+        expected = f"a field of {method['name']} that has fields itself"
+        raise bad("--set", expected, key).with_kind("unknown")  # another method may have it
     values = {k: v for k, v in to_plain(current).items() if v is not None}
     if inner in BUDGETS and BUDGETS[0] in {f.name for f in fields(current)}:
         values = {k: v for k, v in values.items() if k not in BUDGETS}  # one budget at a time
@@ -220,7 +223,7 @@ def _expand_section(section: str, value: Any) -> dict[str, Any]:
     """Expand a section given by a name to a mapping."""
     if value is None:
         return {"name": DEFAULT_MODEL} if section == "model" else {}
-    if section == "training" or not isinstance(value, (str, os.PathLike)):
+    if section in ("training", "orders") or not isinstance(value, (str, os.PathLike)):
         raise bad(section, "a mapping of fields", value)
     return {"data" if section in ("stream", "outside") else "name": value}
 

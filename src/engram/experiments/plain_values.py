@@ -5,10 +5,12 @@ such as 90s or 1h30m.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
@@ -59,6 +61,9 @@ def plain_policy(policy: Any) -> Any:
 def code_name(value: Any) -> str:
     """Return ``module:name`` of a function or class, or of an object's class.
 
+    It is loaded by that name from the working directory: what lies in a script, or in a file
+    elsewhere, is named by its file.
+
     Examples
     --------
     >>> import math
@@ -66,7 +71,27 @@ def code_name(value: Any) -> str:
     ('math:sqrt', 'builtins:object')
     """
     named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}:{named.__qualname__}"
+    return f"{_name_module(named.__module__)}:{named.__qualname__}"
+
+
+def _name_module(name: str) -> str:
+    """Return a module's name, or its file if a process begun here could not import it by name."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None or "." in name or Path(file).suffix != ".py":
+        return name
+    path, here = Path(file).resolve(), Path.cwd()
+    if path.name == "__init__.py" or (path.stem == name and _is_searched(path.parent, here)):
+        return name
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _is_searched(folder: Path, here: Path) -> bool:
+    """Whether modules of a folder are found by name: not those that only lie beside a script."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    beside = None if script is None else Path(script).resolve().parent
+    if folder == here:
+        return True
+    return folder != beside and any(Path(one).resolve() == folder for one in sys.path)
 
 
 def from_plain(cls: type[Any], values: Mapping[str, Any], *, path: str) -> Any:

@@ -13,13 +13,25 @@ from engram.engine.run_definition import Run
 from engram.experiments.build_probes import key_probes, plain_probe
 from engram.experiments.experiment_id import Identity, describe_order, identify
 from engram.experiments.plain_values import to_plain
-from engram.experiments.recipe import Experiment, OODDataCache, Recipe, plain_ood_section
+from engram.experiments.recipe import (
+    Experiment,
+    OODDataCache,
+    Recipe,
+    check_identity,
+    plain_ood_section,
+)
 from engram.models.user_networks import is_built
 from engram.probes import Probe
 from engram.probes.ood_data import OODData
 from engram.records.prediction_scoring import check_average
 from engram.streams.stream import Stream
-from engram.streams.task_orders import ORDER_OPTIONS
+from engram.streams.task_orders import (
+    ORDER_OPTIONS,
+    all_task_orders,
+    order_name,
+    random_class_orders,
+    reorder,
+)
 
 SHARED_WEIGHTS_NOTE = (
     "model: all {} seeds begin with the weights of the network that was given; seeds decide its "
@@ -65,10 +77,8 @@ class Planner:
         self._known: dict[Any, Identity] = {}
         self._alive: list[Any] = []  # keeps objects alive, so that their ids stay unique
 
-    def plans(
-        self, one: Experiment, stream: Stream, *, orders: Mapping[str, Stream] | None = None
-    ) -> list[Plan]:
-        """Make one plan per seed; for a study, per order (name and stream) and seed.
+    def plans(self, one: Experiment, stream: Stream) -> list[Plan]:
+        """Make one plan per seed; for a study, per order and seed.
 
         The plans of a study share one id: the recipe's own, unless that has an order, to which
         those of the study are relative.
@@ -77,10 +87,16 @@ class Planner:
         if len(one.seeds) > 1 and is_built(one.model):
             warnings.warn(SHARED_WEIGHTS_NOTE.format(len(one.seeds)), stacklevel=3)
         own = describe_order(stream)
+        section = one.orders if isinstance(one, Recipe) else None
+        orders = None if section is None else study_streams(stream, section)
         identity = self._identity(one, stream, "" if orders is None else own)
         kept: dict[str, Any] = {"seeds": list(one.seeds), "keep": one.keep, "label": one.label}
         if one.evaluate_unseen:
             kept["evaluate_unseen"] = True
+        if one.tuning is not None:
+            kept["tuning"] = to_plain(one.tuning)
+        if section is not None:
+            kept["orders"] = dict(section)
         if one.probes:
             kept["probes"] = [plain_probe(probe) for probe in one.probes]
         outside = self._outside.find(one.outside, stream, one.probes)
@@ -121,6 +137,46 @@ class Planner:
         return self._known[key]
 
 
+# Studies of orders.
+
+
+TASK, CLASS = "t", "c"  # first letter of an order's text
+
+
+def study_streams(stream: Stream, section: Mapping[str, Any]) -> dict[str, Stream]:
+    """Return the streams of a study, in the orders of a checked section, by the orders' texts.
+
+    Examples
+    --------
+    >>> from engram import class_incremental, load
+    >>> stream = class_incremental(load("blobs", classes=4))
+    >>> section = {"task_orders": "all", "class_orders": [[3, 0, 1, 2]], "order_seed": 0}
+    >>> [(name, one.order) for name, one in study_streams(stream, section).items()]
+    [('t0-1', (0, 1, 2, 3)), ('t1-0', (2, 3, 0, 1)), ('c3-0-1-2', (3, 0, 1, 2))]
+    """
+    seed = section["order_seed"]
+    tasks = _list_task_orders(section["task_orders"], len(stream), seed)
+    classes = _list_class_orders(section["class_orders"], stream.order, seed)
+    found = {TASK + order_name(one): reorder(stream, task_order=one) for one in tasks}
+    return found | {CLASS + order_name(one): reorder(stream, class_order=one) for one in classes}
+
+
+def _list_task_orders(given: Any, tasks: int, seed: int) -> Sequence[Sequence[int]]:
+    if given == "all":
+        return all_task_orders(tasks)
+    if isinstance(given, int):
+        return random_class_orders(tasks, given, seed) if given else []
+    return list(given)
+
+
+def _list_class_orders(given: Any, classes: Sequence[int], seed: int) -> Sequence[Sequence[int]]:
+    if not isinstance(given, int):
+        return list(given)
+    ids = sorted(classes)
+    drawn = random_class_orders(len(ids), given, seed) if given else []
+    return [[ids[i] for i in order] for order in drawn]
+
+
 def make_plans(recipes: Sequence[Recipe], root: str | None = None) -> list[Plan]:
     """Make the plans of several recipes; equal data and streams are built once and shared."""
     return [plan for plans in make_plans_by_recipe(recipes, root) for plan in plans]
@@ -159,4 +215,6 @@ class RecipePlanner:
         where = repr(to_plain(recipe.stream))
         if where not in self._built:
             self._built[where] = recipe.build_stream(self._loaded[source])
-        return self._planner.plans(recipe, self._built[where])
+        plans = self._planner.plans(recipe, self._built[where])
+        check_identity(recipe, plans[0].recipe, plans[0].content)
+        return plans

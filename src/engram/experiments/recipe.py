@@ -16,16 +16,23 @@ import numpy as np
 from engram import streams
 from engram.data import Data, load
 from engram.engine.training import Training
-from engram.errors import bad, check_bool, check_choice, check_int, unknown
+from engram.errors import RecordError, bad, check_bool, check_choice, check_int, unknown
 from engram.experiments.build_methods import build_method, method_label, plain_method
 from engram.experiments.build_probes import build_detectors, build_probes, plain_probe
-from engram.experiments.experiment_id import identify, options_hash, plain_model
+from engram.experiments.experiment_id import (
+    ID_FORMAT,
+    IDENTITY_PARTS,
+    identify,
+    options_hash,
+    plain_model,
+)
 from engram.experiments.overrides import SECTIONS
 from engram.experiments.plain_values import from_plain, to_plain
 from engram.experiments.recipe_sections import (
     DEFAULT_MODEL,
     balance_options,
     check_model_section,
+    check_orders,
     check_stream_section,
     scenario_options,
     search_options,
@@ -63,6 +70,7 @@ class Experiment:
     label: str = ""
     probes: tuple[Probe, ...] = ()
     outside: Any = None  # data that is never trained on, or a mapping that names it
+    tuning: Mapping[str, Any] | None = None  # the search that chose the values, and its cost
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Experiment:
@@ -87,8 +95,24 @@ def check_experiment(content: Mapping[str, Any]) -> dict[str, Any]:
         "average": check_choice("average", content.get("average", "micro"), AVERAGES),
         "label": check_label(content.get("label")) or method_label(method),
         "outside": check_ood_section(content.get("outside")),
+        "tuning": check_tuning(content.get("tuning")),
         "probes": (*build_probes(content.get("probes") or ()), *detectors),
     }
+
+
+def check_tuning(given: Any) -> dict[str, Any] | None:
+    """Check the facts about a search, which stand beside the numbers of what it chose.
+
+    Examples
+    --------
+    >>> check_tuning({"trials": 30, "runs": 90, "on": "valid", "tasks": 3})["runs"]
+    90
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or not {"trials", "runs", "on", "tasks"} <= set(given):
+        raise bad("tuning", "what a search writes: trials, runs, on, tasks, ...", given)
+    return dict(given)
 
 
 def check_label(value: Any) -> str:
@@ -128,6 +152,9 @@ def read_seeds(value: Any) -> tuple[int, ...]:
 class Recipe(Experiment):
     """Complete description of runs: stream, model, method, training and seeds.
 
+    Recorded recipes (``DIR/recipes/ID.yaml``, `Result.recipes`) are recipes too: what they make is
+    compared with the `identity` that was recorded, so that they give the same id or an error.
+
     Examples
     --------
     >>> recipe = Recipe.of({"stream": {"data": "digits"}, "method": "ER", "seeds": 3})
@@ -138,12 +165,20 @@ class Recipe(Experiment):
     """
 
     stream: Mapping[str, Any]
+    orders: Mapping[str, Any] | None = None  # of a study, see `engram.orders`
+    identity: Mapping[str, Any] | None = None  # with which it was recorded
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Recipe:
-        """Build a checked recipe from plain values."""
+        """Build a checked recipe from plain values, such as those of a recorded one."""
         _check_sections(content)
-        return cls(stream=check_stream_section(content["stream"]), **check_experiment(content))
+        stream, identity = content["stream"], content.get("identity")
+        if identity is not None:
+            stream = _recorded_stream(content)
+        return cls(
+            stream=check_stream_section(stream), orders=check_orders(content.get("orders")),
+            identity=identity, **check_experiment(content),
+        )  # fmt: skip
 
     @classmethod
     def read(cls, path: str | Path) -> Recipe:
@@ -160,6 +195,9 @@ class Recipe(Experiment):
             **({"evaluate_unseen": True} if self.evaluate_unseen else {}),
             **({"probes": [plain_probe(one) for one in self.probes]} if self.probes else {}),
             **({} if self.outside is None else {"outside": plain_ood_section(self.outside)}),
+            **({} if self.orders is None else {"orders": to_plain(self.orders)}),
+            **({} if self.tuning is None else {"tuning": to_plain(self.tuning)}),
+            **({} if self.identity is None else {"identity": to_plain(self.identity)}),
         }  # fmt: skip
 
     def write(self, path: str | Path) -> Path:
@@ -178,7 +216,7 @@ class Recipe(Experiment):
         """
         return identify(
             self.build_stream(), method=self.method, model=self.model, training=self.training,
-            average=self.average,
+            average=self.average, counted_from=self.order if self.orders is not None else "",
         ).id  # fmt: skip
 
     @cached_property  # used thousands of times in a study of orders
@@ -194,8 +232,20 @@ class Recipe(Experiment):
         return order_text({**defaults, **self.stream})
 
     def data(self, root: str | None = None) -> Data:
-        """Load the recipe's data set."""
+        """Load the recipe's data set; a recorded one is looked for where it lay, if that exists."""
+        self.check_data_named()
+        recorded = self.identity or {}
+        if root is None and Path(str(recorded.get("data_root", ""))).is_dir():
+            root = recorded.get("data_root")
         return load(self.stream["data"], root=root, **self.stream.get("data_options", {}))
+
+    def check_data_named(self) -> None:
+        """Raise if the recipe was recorded with data in memory, which no name finds again."""
+        if self.identity is not None and self.identity.get("data_in_memory"):
+            raise RecordError(
+                f"recipe {self.label}: its data ({self.stream['data']!r}) were in memory; give "
+                "them again, as in recipe.build_stream(data)"
+            )
 
     def build_stream(self, data: Data | None = None, *, root: str | None = None) -> Stream:
         """Build the recipe's stream, over `data` if that is loaded already."""
@@ -235,6 +285,53 @@ class Recipe(Experiment):
         return found
 
 
+# Recorded recipes.
+
+
+PYTHON_ONLY = "was built in Python, so that no file can make it again"
+
+
+def _recorded_stream(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stream section of a recorded recipe as one of a file.
+
+    Raises for what was recorded by a name only, since a run of it would be another experiment.
+    """
+    stream, identity = content["stream"], content["identity"]
+    if not isinstance(identity, Mapping):
+        raise bad("recipe.identity", "what a run directory recorded, a mapping", identity)
+    if not isinstance(stream, Mapping) or "kind" not in stream:
+        raise RecordError(f"recipe: its stream {PYTHON_ONLY}")
+    if identity.get("model_built"):
+        raise RecordError(f"recipe: its model ({content.get('model')}) {PYTHON_ONLY}")
+    outside = content.get("outside")
+    if isinstance(outside, Mapping) and outside.get("in_memory"):
+        raise RecordError(f"recipe: its outside data ({outside.get('data')!r}) {PYTHON_ONLY}")
+    return {name: value for name, value in stream.items() if name != "head"}
+
+
+def check_identity(recipe: Recipe, found: str, content: Mapping[str, Any]) -> None:
+    """Raise if a recorded recipe makes another experiment than it did when it was recorded.
+
+    A recipe whose options were edited is a new one, and not compared.
+    """
+    before, now = recipe.identity, content["identity"]
+    if before is None or before.get("asked") != now["asked"]:
+        return
+    if before.get("form") != ID_FORMAT:
+        raise RecordError(
+            f"recipe {recipe.label}: was recorded by another version, which made ids in another "
+            "way; without its section 'identity' it is run as a new one"
+        )
+    parts = [name for name in IDENTITY_PARTS if before.get(name) != now.get(name)]
+    if parts:
+        verb = "has" if len(parts) == 1 else "have"
+        raise RecordError(
+            f"recipe {recipe.label}: {' and '.join(IDENTITY_PARTS[name] for name in parts)} {verb} "
+            f"changed since it was recorded, what it makes today is {found}; without its section "
+            "'identity' it is run as a new one"
+        )
+
+
 def read_recipe(path: str | Path) -> dict[str, Any]:
     """Read the plain values of a recipe file, unchecked and without defaults."""
     content: dict[str, Any] = read_yaml_file("recipe", path)
@@ -249,7 +346,7 @@ def _check_sections(content: Any, where: str = "", joint: str = ".") -> None:
     if not isinstance(content, Mapping):
         raise bad(f"recipe{where}", f"a mapping with sections {', '.join(SECTIONS)}", content)
     for name in content:
-        if name not in SECTIONS:
+        if name not in (*SECTIONS, "identity"):
             raise unknown(f"recipe{where}", name, SECTIONS)
     for name in ("stream", "method"):
         if name not in content:

@@ -1,16 +1,17 @@
-"""The stream and model sections of a recipe, checked before anything is loaded."""
+"""The stream, model and orders sections of a recipe, checked before anything is loaded."""
 
 from __future__ import annotations
 
 import inspect
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from engram import streams
-from engram.errors import bad, check_choice, unknown
+from engram.errors import bad, check_choice, check_int, unknown
 from engram.experiments.plain_values import code_name, convert, type_hints
 from engram.models.build import check_freeze, check_head, model_options
 from engram.models.timm_networks import is_timm
@@ -87,7 +88,22 @@ def check_stream_section(section: Any) -> dict[str, Any]:
     for name, default in known.items():
         if default is inspect.Parameter.empty and name not in section:
             raise bad(f"stream.{name}", describe_missing_option(kind), "nothing")
-    return {"kind": kind, **section}
+    return {"kind": kind, **section, **_attribute_column(section)}
+
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".pq")
+
+
+def _attribute_column(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with which the column `by` of a table is read as an attribute."""
+    by, options = section.get("by"), dict(section.get("data_options") or {})
+    if by is None or not str(section["data"]).lower().endswith(TABLE_SUFFIXES):
+        return {}
+    given = options.get("attributes", [])
+    if isinstance(given, Mapping):
+        return {}
+    known = [given] if isinstance(given, str) else list(given)
+    return {} if by in known else {"data_options": {**options, "attributes": [*known, by]}}
 
 
 def balance_options(section: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -179,3 +195,52 @@ def check_model_section(section: Any) -> Any:
         if not check_freeze(section.get("freeze", False)):  # same as leaving it out
             section = {key: value for key, value in section.items() if key != "freeze"}
     return dict(section) if isinstance(section, Mapping) else section
+
+
+# The orders of a study, all of which are runs of one recipe.
+
+
+ORDER_FIELDS = ("task_orders", "class_orders", "order_seed")
+
+
+def check_orders(section: Any) -> dict[str, Any] | None:
+    """Check an orders section; None for no study.
+
+    Examples
+    --------
+    >>> check_orders({"class_orders": 3})
+    {'task_orders': 0, 'class_orders': 3, 'order_seed': 0}
+    """
+    if section is None:
+        return None
+    if not isinstance(section, Mapping):
+        raise bad("orders", f"a mapping of {', '.join(ORDER_FIELDS)}", section)
+    for name in section:
+        if name not in ORDER_FIELDS:
+            raise unknown("orders", name, ORDER_FIELDS)
+    tasks, classes = section.get("task_orders", 0), section.get("class_orders", 0)
+    if isinstance(tasks, str) and tasks != "all":
+        raise bad("task_orders", "'all', a number, or a list of orders", tasks)
+    found = {
+        "task_orders": tasks if tasks == "all" else _check_order_list("task_orders", tasks),
+        "class_orders": _check_order_list("class_orders", classes),
+        "order_seed": check_int("order_seed", section.get("order_seed", 0)),
+    }
+    if not found["task_orders"] and not found["class_orders"]:
+        raise bad("task_orders", "at least one order (or class_orders)", tasks)
+    return found
+
+
+def _check_order_list(argument: str, given: Any) -> int | list[list[int]]:
+    """Check a number of orders, or the orders themselves, each once."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        return check_int(argument, given)
+    try:
+        found = [tuple(order) for order in given]
+    except TypeError:
+        expected = "a number, or a list of orders such as [(0, 1), (1, 0)]"
+        raise bad(argument, expected, given) from None
+    twice = [order for order, times in Counter(found).items() if times > 1]
+    if twice:
+        raise bad(argument, "every order only once", f"{twice} more than once")
+    return [[int(one) for one in order] for order in found]

@@ -11,7 +11,7 @@ from typing import Any
 
 from engram.data import Data
 from engram.engine.training import Training
-from engram.errors import BadArgument, bad, suggest_name, unknown
+from engram.errors import BadArgument, bad, check_int, suggest_name, unknown
 from engram.experiments.build_methods import build_method
 from engram.experiments.callbacks import Callback, find_log_tools, open_callback
 from engram.experiments.plan import Planner
@@ -33,7 +33,8 @@ def run(
     *,
     method: Method | type[Method] | str | Mapping[str, Any] | Sequence[Any] = "Finetune",
     model: Any = "mlp",
-    seeds: int | Sequence[int] = 1,
+    seeds: int | Sequence[int] | None = None,
+    seed: int | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     together: bool | None = None,
@@ -51,6 +52,7 @@ def run(
     detectors: Sequence[Any] = (),
     outside: Any = None,
     log: str | Sequence[str] = (),
+    limit: int | None = None,
     **training: Any,
 ) -> Result:
     """Train one or more methods on a stream and return the results.
@@ -63,8 +65,8 @@ def run(
         A method, its name or class, or a list of them to compare.
     model
         A name, a mapping with a name and options, a backbone module or a factory.
-    seeds
-        A number of seeds or the seeds themselves; every seed is one run.
+    seeds, seed
+        A number of seeds (1) or the seeds themselves; every seed is one run. ``seed=3`` is one.
     out
         Run directory; finished stages found there are not run again.
     together
@@ -105,6 +107,8 @@ def run(
     log
         ``tensorboard``, ``wandb`` or ``mlflow``, or several: receive the results of every finished
         stage. Their files are written to `out`, or to the working directory.
+    limit
+        For quick trials: of data, at most so many rows of each part, see `Data.limit`.
     training
         Fields of `Training`: epochs, batch_size, lr, optimizer, ...
 
@@ -118,7 +122,10 @@ def run(
     """
     find_log_tools(log)
     _check_names(training, method, model)
+    if limit is not None and isinstance(stream, Stream):
+        raise bad("limit", "None for a stream (engram.load(..., limit=...) limits its data)", limit)
     if isinstance(stream, Data):
+        stream = stream if limit is None else stream.limit(limit)
         stream = class_incremental(stream)
     if not isinstance(stream, Stream):
         raise bad(
@@ -128,9 +135,9 @@ def run(
         if words:  # a warning, not an error: a benchmark may intend this
             warnings.warn(words, stacklevel=3)
     rest = {
-        "model": model, "training": training, "seeds": seeds, "keep": keep, "average": average,
-        "evaluate_unseen": evaluate_unseen, "label": label, "probes": probes,
-        "detectors": detectors, "outside": outside,
+        "model": model, "training": training, "seeds": _choose_seeds(seeds, seed),
+        "keep": keep, "average": average, "evaluate_unseen": evaluate_unseen, "label": label,
+        "probes": probes, "detectors": detectors, "outside": outside,
     }  # fmt: skip
     experiments = [Experiment.of({"method": one, **rest}) for one in _list_methods(method)]
     planner = Planner()
@@ -141,6 +148,15 @@ def run(
             rerun=rerun, deterministic=deterministic, exact=exact,
             checkpoint_every=checkpoint_every,
         ).result()  # fmt: skip
+
+
+def _choose_seeds(seeds: Any, seed: Any) -> Any:
+    """Return the seeds, of which `seed` names one."""
+    if seed is None:
+        return 1 if seeds is None else seeds
+    if seeds is not None:
+        raise bad("seed", "either seed or seeds", seed)
+    return [check_int("seed", seed)]
 
 
 def _suggest_data(what: Any) -> str:

@@ -27,6 +27,7 @@ from engram.errors import (
 from engram.experiments import Callback, Plan, Recipe, execute
 from engram.experiments.build_methods import build_method, method_label, plain_method
 from engram.experiments.changed_recipes import read_recorded_recipes
+from engram.experiments.experiment_id import describe_stream
 from engram.experiments.experiment_id import short_hash as hashed
 from engram.experiments.overrides import expand_method, name_option_in_errors, set_key_in_all
 from engram.experiments.plan import Planner, RecipePlanner
@@ -463,9 +464,27 @@ class Search:
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe with the chosen values, over the whole stream; None for a stream in memory."""
-        made = self.subject.experiment(self.chosen, self._label())
+        """The recipe with the chosen values, over the whole stream; None for a stream in memory.
+
+        It trains on the validation rows too, unless something else reads them (early stopping,
+        detectors), and tells the search and its cost.
+        """
+        made = self._experiment()
         return made if isinstance(made, Recipe) else None
+
+    def _experiment(self) -> Experiment:
+        """Return the chosen experiment, a recipe if possible."""
+        made = self.subject.experiment(self.chosen, self._label())
+        facts = {
+            **self.cost, "seconds": round(self.seconds, 1),
+            "run_seconds": round(self.cost["run_seconds"], 1), "metric": self.metric,
+            "on": self.on, "tasks": self.tasks, "ranges": {x.key: x.plain() for x in self.ranges},
+        }  # fmt: skip
+        made = replace(made, tuning=facts)
+        if isinstance(made, Recipe) and not _reads_validation(made):
+            section = {k: v for k, v in made.stream.items() if k != "valid"}
+            made = replace(made, stream=section)
+        return made
 
     def _label(self) -> str:
         if self.on != "test":
@@ -478,12 +497,14 @@ class Search:
         `how` as in `engram.run`: device, together, compile, deterministic, exact,
         checkpoint_every, callback, rerun.
         """
-        made = self.subject.experiment(self.chosen, self._label())
+        made = self._experiment()
         if isinstance(made, Recipe):
             plans = RecipePlanner(self.subject.root).plan(made)
         else:
             assert self.subject.stream is not None
-            plans = Planner(self.subject.root).plans(made, self.subject.stream)
+            stream = self.subject.stream
+            stream = stream if _reads_validation(made) else _train_on_validation(stream)
+            plans = Planner(self.subject.root).plans(made, stream)
         return execute(plans, out=out, **how).result()
 
     def table(self) -> pd.DataFrame:
@@ -547,6 +568,19 @@ class Search:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def _reads_validation(one: Experiment) -> bool:
+    """Whether training or a probe reads validation rows, so that they must stay apart."""
+    return one.training.validates or bool(one.probes)
+
+
+def _train_on_validation(stream: Stream) -> Stream:
+    """Return the stream with the share of its training rows that was held out for the search."""
+    if stream.origin is None or not stream.origin.options.get("valid"):
+        return stream
+    section = {k: v for k, v in describe_stream(stream).items() if k != "valid"}
+    return Recipe.of({"stream": section, "method": "Finetune"}).build_stream(stream.data)
 
 
 # Trials, and their file in a run directory.

@@ -102,8 +102,11 @@ def by_cglb(matrix: Floats, k: int) -> Floats:
 
 
 def by_pyclad(matrix: Floats, k: int) -> Floats:
-    """As `first`, since pyCLAD measures concepts to come as well; absent entries count as 0."""
-    seen = _fill_absent(matrix)[..., : k + 1, :k]
+    """As `first`, with the newest task, whose past is before it was learnt; absent counts as 0.
+
+    As its ``ForgettingMeasure`` since it exists, up to commit bbcbb43 of August 2026.
+    """
+    seen = _fill_absent(matrix)[..., : k + 1, : k + 1]
     return np.asarray((seen[..., :k, :].max(axis=-2) - seen[..., k, :]).mean(axis=-1))
 
 
@@ -197,7 +200,7 @@ def forgetting(matrix: Any, *, definition: str = "max", stage: int | None = None
         (Diaz-Rodriguez, minus their BWT); ``mean_T`` as diagonal, but divided by all tasks. The
         names of libraries give the number which that library prints: ``avalanche``, ``mammoth``,
         ``libcontinual``, ``cglb`` (negative when things are forgotten), ``pyclad`` (as
-        ``first``, entries that are not there count as 0).
+        ``first``, over the newest task too; entries that are not there count as 0).
 
     Examples
     --------

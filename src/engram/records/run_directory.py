@@ -741,6 +741,7 @@ def read_identity(path: Path) -> dict[str, Any]:
 def _without_runs(content: Any) -> Any:
     """Drop seeds, orders and names of data from a part of a recipe: not its identity."""
     if isinstance(content, dict):
-        skip = ("seed", "seeds", "order", "orders", "asked", "data_root", "data_in_memory")
+        skip = ("seed", "seeds", "order", "orders", "asked", "data_root", "data_in_memory",
+                "model_built")  # fmt: skip
         return {k: _without_runs(v) for k, v in content.items() if k not in skip}
     return content

@@ -5,6 +5,7 @@ chance or a reference run.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,17 +79,52 @@ def compute_metric(result: Result, name: str, *, stage: int | None, **options: A
         if unseen is not None:  # 0 by construction before the task is learnt, so not a measurement
             reached &= ~unseen[rows, : k + 1].any(axis=1)
         if full:
-            known = ~lacks_tasks_to_come(matrix[rows], k, name) | _has_label_sets(result)[rows]
+            read = "pyclad" if options.get("definition") == "pyclad" else name
+            known = ~lacks_tasks_to_come(matrix[rows], k, read) | _has_label_sets(result)[rows]
             lacking[np.flatnonzero(rows)[reached & ~known]] = True
             reached &= known
         if reached.any():
             part = matrix[rows, :tasks, :tasks]
             filled = _call_metric(function, part[reached], k, local, reached)
             values[np.flatnonzero(rows)[reached]] = filled
+    if name in OF_ALL_STAGES:
+        values[skips_stages(result)] = np.nan
     if lacking.any() and np.isnan(values).all():
         what = "definition" if name == "forgetting" else "metric"
         raise bad(what, UNSEEN_NOT_SCORED, options.get("definition", name))
     return values
+
+
+# metrics that read the accuracies of earlier stages
+OF_ALL_STAGES = (
+    "forgetting", "backward_transfer", "learning_accuracy", "forward_transfer", "forgetting_bound",
+    *(learning_name(score) for score in SET_SCORES),
+)  # fmt: skip
+
+
+def skips_stages(result: Result) -> npt.NDArray[np.bool_]:
+    """Mark runs whose method did not train in the first stages, [run], such as Joint(skip=4).
+
+    What they scored there is chance, from which nothing was learnt or forgotten.
+    """
+    skipping = {name for name, one in result.recipes.items() if leaves_out_stages(one)}
+    return np.array([run.recipe in skipping for run in result.runs], np.bool_)
+
+
+def leaves_out_stages(recipe: Mapping[str, Any]) -> bool:
+    """Whether the method of a recipe leaves out the first tasks.
+
+    Examples
+    --------
+    >>> leaves_out_stages({"method": {"name": "Joint", "skip": 4}}), leaves_out_stages({})
+    (True, False)
+    """
+    method = recipe.get("method")
+    return (
+        isinstance(method, Mapping)
+        and method.get("name") == "Joint"
+        and bool(method.get("skip", 0))
+    )
 
 
 READ_AHEAD = ("first", "pyclad")  # forgetting from accuracies of tasks before they are learnt
@@ -102,7 +138,8 @@ UNSEEN_NOT_SCORED = (
 def lacks_tasks_to_come(matrix: Floats, k: int, name: str = "forgetting") -> npt.NDArray[np.bool_]:
     """Mark matrices [run, stage, task] without the accuracies that a metric reads of tasks to come.
 
-    Forward transfer reads those right above the diagonal, forgetting all before stage `k`.
+    Forward transfer reads those right above the diagonal, forgetting all before stage `k`, and
+    pyCLAD's those of its task as well.
 
     Examples
     --------
@@ -116,6 +153,8 @@ def lacks_tasks_to_come(matrix: Floats, k: int, name: str = "forgetting") -> npt
     else:
         read = np.triu(np.ones((k + 1, k + 1), np.bool_), 1)
         read[:, k] = False
+    if name == "pyclad":
+        read[:k, k] = True
     return np.asarray((np.isnan(matrix[:, : k + 1, : k + 1]) & read).any(axis=(1, 2)))
 
 

@@ -256,6 +256,8 @@ def describe_search(recipes: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
     Examples
     --------
+    >>> describe_search({"a": {"label": "ER", "tuning": {"trials": 9, "runs": 9, "tasks": 3}}})
+    ['ER: chosen by a search of 9 trials (9 runs) on validation rows of the first 3 tasks']
     >>> describe_search({"a": {"stream": {"search": {"tasks": 3, "on": "test"}}}})
     ['1 recipe is a trial of a search on TEST ROWS of the first 3 tasks: ...']
     """
@@ -263,7 +265,7 @@ def describe_search(recipes: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for recipe in recipes.values():
         if (found := search_facts(recipe)) is not None:
             counts[found] = counts.get(found, 0) + 1
-    words = []
+    words = [_describe_tuning(one) for one in recipes.values() if one.get("tuning")]
     for (on, tasks), count in sorted(counts.items()):
         who = "1 recipe is a trial" if count == 1 else f"{count} recipes are trials"
         first = "the first task" if tasks == 1 else f"the first {tasks} tasks"
@@ -274,6 +276,22 @@ def describe_search(recipes: Mapping[str, Mapping[str, Any]]) -> list[str]:
             rest = f"on validation rows of {first}: no result here is on test rows"
         words.append(f"{who} of a search {rest}")
     return words
+
+
+def _describe_tuning(recipe: Mapping[str, Any]) -> str:
+    """Describe the search that chose the values of a recipe, and its cost."""
+    facts = recipe["tuning"]
+    rows = "TEST ROWS" if facts.get("on") == "test" else "validation rows"
+    parts = [plural(int(facts.get("runs", 0)), "run")]
+    parts += [f"{facts['steps']:,} steps"] if "steps" in facts else []
+    parts += [f"{facts['run_seconds']:.1f} seconds of training"] if "run_seconds" in facts else []
+    tasks = int(facts.get("tasks", 0))
+    first = "the first task" if tasks == 1 else f"the first {tasks} tasks"
+    trials = plural(int(facts.get("trials", 0)), "trial")
+    return (
+        f"{recipe.get('label', '')}: chosen by a search of {trials} ({', '.join(parts)}) on {rows} "
+        f"of {first}"
+    )
 
 
 # Remarks on runs that are excluded from means.

@@ -40,8 +40,8 @@ DEFINITION_TEXTS = {
     "mammoth": "as reported by Mammoth: never negative, the last stage counts as past too",
     "libcontinual": "as reported by LibContinual: leaves out the newest of the earlier tasks",
     "cglb": "as reported by CGLB: diagonal with the opposite sign, so forgetting is negative",
-    "pyclad": "as reported by pyCLAD: from the best of all earlier stages, even before learning "
-    "(runs with evaluate_unseen)",
+    "pyclad": "as reported by pyCLAD: from the best of all earlier stages, even before learning, "
+    "and over the newest task too (runs with evaluate_unseen)",
 }
 
 

@@ -36,7 +36,9 @@ def describe_streams(facts: ReportData) -> str:
         if not data or (data, kind) in told:
             continue
         words = [kind] if kind else []
-        rows = counts[counts["recipe"] == recipe].drop_duplicates(["task", "cls"])
+        rows = counts[counts["recipe"] == recipe]
+        rows = rows[rows["order"] == rows["order"].iloc[0]] if len(rows) else rows
+        rows = rows.drop_duplicates(["task", "cls"])  # of one order: others test the same rows
         if len(rows):
             cut = search_facts(facts.recipes.get(recipe, {}))
             kinds = "validation rows" if cut is not None and cut[0] == "valid" else "test rows"

@@ -23,7 +23,7 @@ from engram.records.head_views import FIGURES, SET_SCORES
 from engram.records.novelty_records import Familiarity, FeatureSample
 from engram.records.prediction_scoring import SCORE_WORDS
 from engram.records.probe_arrays import GeneratedPictures
-from engram.records.run_metrics import lacks_tasks_to_come, pair_by_seed
+from engram.records.run_metrics import lacks_tasks_to_come, leaves_out_stages, pair_by_seed
 from engram.report.recipe_facts import is_reference, stream_name, trains_on_past
 from engram.report.report_inputs import ReportInput
 
@@ -405,10 +405,15 @@ def _add_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd.
             seen = matrix if definition == "pyclad" else lower  # uses accuracies before learning
             values = metrics.forgetting(seen, definition=definition)
             if definition == "pyclad":  # sets of labels have no scores of tasks to come
-                absent = lacks_tasks_to_come(seen, tasks - 1) & rows["figure"].eq(FIGURES[0])
+                absent = lacks_tasks_to_come(seen, tasks - 1, "pyclad")
+                absent &= rows["figure"].eq(FIGURES[0])
                 values = np.where(absent, np.nan, values)
             runs.loc[where, f"forgetting/{definition}"] = values
         runs.loc[where, "intransigence"] = _intransigence(rows, lower, inputs)
+    skipping = {key for key, one in inputs.recipes.items() if leaves_out_stages(one)}
+    history = ["backward_transfer", "learning_accuracy", "bound"]
+    history += [f"forgetting/{definition}" for definition in DEFINITIONS]
+    runs.loc[runs["recipe"].isin(skipping), history] = np.nan
     runs["distance"] = np.hypot(runs["forgetting/max"], runs["intransigence"])
     return runs
 

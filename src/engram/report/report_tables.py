@@ -166,7 +166,8 @@ def ledger_table(content: Mapping[str, Any], digest: ReportData) -> Table | None
     frame = pd.DataFrame(rows, columns=["name", "entry", "value", "number"])
     columns = (METHOD_COLUMN, Column("entry", "Entry"), Column("value", "Value", "count"))
     note = (
-        "Rows read and kept, as counted by the engine and summed over stages and runs. “past”: "
+        "Rows read and kept, each once in a stage, as counted by the engine and summed over stages "
+        "and runs. “past”: "
         "rows of earlier tasks outside the memory, which only references may read."
     )
     return Table("ledger", "Data access", columns, frame, note)

@@ -51,6 +51,7 @@ earlier tasks it must declare reads = "past".
         self.stage = stage
         self.ledger = Ledger() if ledger is None else ledger
         self._tables: dict[tuple[str, torch.device], Tensor] = {}
+        self._read: dict[str, Tensor] = {}  # the rows read so far, which count once
 
     def __repr__(self) -> str:
         return f"MethodView(task {self.stage} of {len(self.stream)}, reads {self.reads!r})"
@@ -93,22 +94,33 @@ earlier tasks it must declare reads = "past".
         kept = inside & ~now & self._in_memory(safe, when, memory_rows, memory_stages)
         past = inside & ~now & ~kept & self._in_past(safe, when)
         refused = ~(train | valid | kept | past)
-        totals = torch.stack([part.sum() for part in (train, valid, kept, past, refused)]).tolist()
-        if totals[-1]:
+        if refused.any():
             raise AccessError(self._complaint(rows[refused], stages[refused]))
-        for kind, count in zip(READ_KINDS[:4], totals[:-1], strict=True):
-            self.ledger.record(self.stage, kind, count)
+        for kind, part in zip(READ_KINDS[:4], (train, valid, kept, past), strict=True):
+            own = kind in ("train", "valid")
+            self._count(kind, rows[part], None if own else stages[part])
+
+    def _count(self, kind: str, rows: Tensor, stages: Tensor | None = None) -> None:
+        """Count the rows, as of the current task or of `stages`, that were not read before."""
+        places = rows if stages is None else stages.to(rows.device) * len(self.stream.data) + rows
+        known = self._read.get(kind, places[:0].cpu())
+        if not len(rows) or (kind == "train" and len(known) == len(self.train)):
+            return
+        whole = rows is self.train and len(known) == 0  # the rows of a task differ
+        found = rows if whole else torch.unique(torch.cat([known, places.cpu()]))
+        self._read[kind] = found
+        self.ledger.record(self.stage, kind, len(found) - len(known))
 
     def allow_task(self) -> None:
         """Count a read of all training rows of the current task, which is always allowed."""
-        self.ledger.record(self.stage, "train", len(self.train))
+        self._count("train", self.train)
 
     def allow_now(self, rows: Tensor) -> None:
         """Like `allow`, for rows as of the current task; fast if all are training rows."""
         if rows.ndim == 1 and len(rows) and _are_in_range(rows, len(self.stream.data)):
             train, valid = (self._table(kind, rows.device)[rows] for kind in ("train", "valid"))
             if bool(train.all()) and not bool(valid.any()):
-                return self.ledger.record(self.stage, "train", len(rows))
+                return self._count("train", rows)
         return self.allow(rows, torch.full_like(rows, self.stage))
 
     def allow_memory(self, rows: Tensor, stages: Tensor) -> None:
@@ -119,7 +131,7 @@ earlier tasks it must declare reads = "past".
             and _are_in_range(rows, len(self.stream.data))
             and _are_in_range(stages, self.stage)
         ):
-            return self.ledger.record(self.stage, "memory", len(rows))
+            return self._count("memory", rows, stages)
         return self.allow(rows, stages, rows, stages)
 
     def allow_kept(self, rows: Tensor, stages: Tensor, held: Tensor, held_stages: Tensor) -> None:
@@ -281,7 +293,7 @@ SCORED_KINDS = ("held_out", "test")  # read after training, for evaluation
 
 
 class Ledger:
-    """Number of rows read, by stage and kind.
+    """Number of rows read, by stage and kind. A row that a method reads again counts once.
 
     Kinds: ``train`` and ``valid`` rows of the current task; ``memory``: stored rows; ``past``: rows
     of earlier tasks that are not stored (only for methods that declare it); ``probe``: rows on

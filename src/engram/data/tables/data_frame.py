@@ -31,6 +31,7 @@ class TableOptions:
     label: str | Sequence[str] | None = None
     split: str | None = None
     categories: Sequence[str] = ()
+    attributes: str | Sequence[str] = ()
     missing: str | float = "error"
     drop: str | Sequence[str] = ()
     separator: str | None = None
@@ -66,7 +67,9 @@ def read_frame(
     frame, part = _join_parts(parts, chosen, name)
     left = column_names("drop", chosen.drop)
     special = [one for one in (chosen.split, chosen.series, chosen.time) if one is not None]
-    others = {"drop": left, "categories": column_names("categories", chosen.categories)}
+    about = column_names("attributes", chosen.attributes)
+    others = {"drop": left, "categories": column_names("categories", chosen.categories),
+              "attributes": about}  # fmt: skip
     for argument, names in {"label": chosen.labels, "column": special, **others}.items():
         for one in names:
             if one not in frame.columns:
@@ -76,7 +79,9 @@ def read_frame(
             "label", f"the column of {name} that has the classes (label='NAME', on the command "
             "line --label NAME)", f"nothing; its columns are {', '.join(frame.columns)}",
         )  # fmt: skip
-    away = {*left, *special, *chosen.labels}
+    if about and chosen.series is not None:
+        raise bad("attributes", "none with series=, whose samples have many rows", about)
+    away = {*left, *special, *chosen.labels, *about}
     features = frame[[one for one in frame.columns if one not in away]]
     if not features.shape[1]:
         raise bad(name, "at least one feature column besides the label", list(frame.columns))
@@ -88,9 +93,24 @@ def read_frame(
     fields["notes"] = (*options.get("notes", ()), *whole.notes)
     if whole.fill:
         fields["fill"] = True
+    if about:
+        fields["attributes"] = {one: _read_attribute(one, frame[one], name) for one in about}
     if chosen.series is not None:
         return _group_series(kind, whole.x, y, classes, frame, part, chosen, name, fields)
     return split_by_part(kind, whole.x, y, part, classes=classes, name=name, **fields)
+
+
+def _read_attribute(column: str, values: Any, name: str) -> list[Any]:
+    """Read a column of names or whole numbers."""
+    if values.isna().any():
+        raise bad(f"column {column!r} of {name}", "a value in each row", "missing ones")
+    if pd.api.types.is_numeric_dtype(values):
+        numbers = values.to_numpy(np.float64)
+        if not (numbers % 1 == 0).all():
+            got = numbers[numbers % 1 != 0][0]
+            raise bad(f"column {column!r} of {name}", "names or whole numbers", got)
+        return [int(one) for one in numbers]
+    return [str(one) for one in values]
 
 
 def split_by_part(
