@@ -180,7 +180,7 @@ def combine(results: Iterable[Result]) -> Result:
 
     return Result(
         to_frame(whole.table), items=items,
-        recipes={key: value for one in several for key, value in one.recipes.items()},
+        recipes={k: v for one in several for k, v in one.labelled_recipes().items()},
         predictions=Predictions.join(one.predictions for one in several),
         arrays=ProbeArrays.join(one.stored for one in several),
         problems=[p for one in several for p in one._problems],

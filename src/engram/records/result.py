@@ -6,6 +6,7 @@ The functions below it compute curves, group accuracy, label refinement and the 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,9 +78,13 @@ class Result(RunTable):
     def _repr_html_(self) -> str:
         return render_html(self)
 
-    def metric(self, name: str, *, stage: int | None = None, **options: Any) -> Floats:
+    def metric(
+        self, name: str | Callable[..., Any], *, stage: int | None = None, **options: Any
+    ) -> Floats:
         """Compute a metric of every run, [run]; names and options as in `engram.metrics`.
 
+        A function of your own gets the matrix [stage, task] of one run up to the stage, NaN above
+        the diagonal, and returns a number.
         ``f1_score``, ``top_k_accuracy``: from stored predictions. Runs over label sets have
         ``[learning_]precision_weighted_jaccard`` in place of accuracies. NaN for runs scored
         otherwise or short of the stage (default: the last), and for ``forward_transfer`` where
@@ -90,7 +95,7 @@ class Result(RunTable):
 
         return compute_metric(self, name, stage=stage, **options)
 
-    def curve(self, name: str, **options: Any) -> Floats:
+    def curve(self, name: str | Callable[..., Any], **options: Any) -> Floats:
         """Compute a matrix metric after every stage, [run, stage]."""
         stages = range(self.matrix.shape[1])
         return np.stack([self.metric(name, stage=k, **options) for k in stages], axis=-1)
@@ -163,7 +168,7 @@ class Result(RunTable):
         """
         from engram.records.novelty_records import novelty_table
 
-        return novelty_table(self)
+        return self.name_streams(novelty_table(self))
 
     def false_alarms(self, rate: float = 0.05) -> pd.DataFrame:
         """Tabulate how often detectors flag inside items, at a threshold for a given rate.
@@ -174,7 +179,7 @@ class Result(RunTable):
         """
         from engram.records.novelty_records import false_alarms
 
-        return false_alarms(self, rate)
+        return self.name_streams(false_alarms(self, rate))
 
     def tuned(self) -> pd.DataFrame:
         """Tabulate the options chosen for tuned detectors (`engram.novelty.Tuned`).
@@ -184,7 +189,7 @@ class Result(RunTable):
         """
         from engram.records.novelty_records import tuning_table
 
-        return tuning_table(self)
+        return self.name_streams(tuning_table(self))
 
     def class_accuracy(self, *, stage: int | None = None) -> pd.DataFrame:
         """Tabulate the accuracy of each class (columns: ids) after a stage (default: the last)."""
@@ -325,7 +330,7 @@ def curves(result: Result) -> pd.DataFrame:
                 if known:
                     rows.append((label, name, k, *mean_std(mine[:, k]), known))
     columns = ["label", "metric", "stage", "mean", "std", "runs"]
-    return pd.DataFrame(rows, columns=pd.Index(columns))
+    return result.name_streams(pd.DataFrame(rows, columns=pd.Index(columns)))
 
 
 # Accuracy on groups of test rows, given by an attribute of the data.
@@ -446,7 +451,7 @@ def refinement(result: Result, *, stage: int | None) -> pd.DataFrame:
             rows.append((label, *(name.split("/", 1)[1] for name in names), *values))
     keys = ["label", "superclass", "subclass"]
     table = pd.DataFrame(rows, columns=pd.Index([*keys, *PAIR_SHARES]))
-    return table.groupby(keys, sort=False).mean()
+    return result.name_streams(table.groupby(keys, sort=False).mean())
 
 
 class LabelConfusion(NamedTuple):
@@ -479,7 +484,7 @@ def label_confusion(result: Result, run: RunKey | int, *, stage: int | None) -> 
 def save(result: Result, path: str | os.PathLike[str]) -> None:
     """Implement `Result.save`."""
     folder = RunDirectory(path)
-    for recipe, content in result.recipes.items():
+    for recipe, content in result.labelled_recipes().items():
         folder.write_recipe(recipe, content)
     folder.list_recipes(run.recipe for run in result.runs)
     for run in dict.fromkeys((run.recipe, run.order) for run in result.runs):

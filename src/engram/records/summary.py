@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from engram.records.result import Result
 
+INCREMENTAL = "average_incremental_accuracy"
 _COSTS = {
     "seconds": "sum", "steps": "sum", "parameters": "max", "state_bytes": "max",
     "network_bytes": "max", "buffer_bytes": "max", "optimizer_bytes": "max",
@@ -50,7 +51,7 @@ def summary(result: Result, *, definition: str, stage: int | None) -> pd.DataFra
         for name, numbers in values.items():
             row[name], row[f"{name}_std"] = mean_std(numbers[mine])
         rows.append(row)
-    return pd.DataFrame(rows, index=pd.Index(result.labels, name="label"))
+    return result.name_streams(pd.DataFrame(rows, index=pd.Index(result.labels, name="label")))
 
 
 def summary_names(result: Result) -> list[str]:
@@ -61,18 +62,21 @@ def summary_names(result: Result) -> list[str]:
     >>> import engram
     >>> result = engram.run(engram.load("blobs"), epochs=1)
     >>> summary_names(result)
-    ['average_accuracy', 'forgetting', 'backward_transfer', 'learning_accuracy']
+    ['average_accuracy', 'average_incremental_accuracy', 'forgetting', 'backward_transfer',
+     'learning_accuracy']
     """
     figures = [name for name in FIGURES if name in result.figures] or [FIGURES[0]]
     first, last = map(average_name, figures), map(learning_name, figures)
     now = [CURRENT_TASK] if any(name in SET_SCORES for name in figures) else []
-    return [*first, *now, "forgetting", "backward_transfer", *last]
+    rising = [INCREMENTAL] if FIGURES[0] in figures else []
+    return [*first, *rising, *now, "forgetting", "backward_transfer", *last]
 
 
 def plain_metric_names(result: Result) -> list[str]:
     """Return every metric without options to choose, given the figures of the runs."""
     figures = [name for name in FIGURES if name in result.figures] or [FIGURES[0]]
     first = [average_name(name) for name in figures]
+    first += [INCREMENTAL] if FIGURES[0] in figures else []
     if any(name in SET_SCORES for name in figures):  # all set scores are recorded
         first += [name for name in reversed(SET_SCORES) if name not in first]
         first += [CURRENT_TASK, *recorded_views(result)]
@@ -107,7 +111,7 @@ def cost_table(result: Result) -> pd.DataFrame:
         if run_arrays.end_of_stage_rows(frame, name).any()
     }
     table = pd.DataFrame({"label": result.run_labels, **columns})
-    return table.groupby("label", sort=False).mean()
+    return result.name_streams(table.groupby("label", sort=False).mean())
 
 
 def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
@@ -300,7 +304,7 @@ def probe_table(result: Result) -> pd.DataFrame:
     """Implement `Result.probes`."""
     frame, chosen = result._frame, is_probe_row(result._frame)
     labels = np.array(result.run_labels, dtype=object)[result._arranged.run[chosen]]
-    return summarise_runs(frame[chosen].assign(label=labels))
+    return result.name_streams(summarise_runs(frame[chosen].assign(label=labels)))
 
 
 def summarise_runs(rows: pd.DataFrame) -> pd.DataFrame:
