@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -282,11 +283,12 @@ def _tell_apart(
             words = [word for word in words if word]
             told = ", ".join(words)
             names[one] = form.format(base=base, words=told).strip(", ") if told else base
-    taken: dict[tuple[str, str], int] = {}
+    often = Counter((places[one], name) for one, name in names.items())
+    taken: Counter[tuple[str, str]] = Counter()
     for one, name in names.items():
-        count = taken[places[one], name] = taken.get((places[one], name), 0) + 1
-        if count > 1:
-            names[one] = f"{name} ({count})"
+        if often[places[one], name] > 1:
+            taken[places[one], name] += 1
+            names[one] = f"{name} ({taken[places[one], name]})"
     return names
 
 

@@ -18,6 +18,7 @@ from engram.records import head_views
 from engram.records.label_tree import distinct_rows, find_label_tree, refinement_pairs
 from engram.records.long_table import from_frame
 from engram.records.method_comparison import compare_methods
+from engram.records.method_ranking import rank_methods_of
 from engram.records.prediction_scoring import average_name
 from engram.records.recompute import find_final_prediction, find_prediction
 from engram.records.run_arrays import Floats, RunKey
@@ -139,6 +140,7 @@ class Result(RunTable):
         return summary(self, definition=definition, stage=stage)
 
     compare = compare_methods
+    ranks = rank_methods_of
 
     def cost(self) -> pd.DataFrame:
         """Tabulate time, steps, parameters and memory: mean over runs, one line per label."""
@@ -407,12 +409,13 @@ def render_html(result: Result) -> str:
     numbers, names = result.summary(), summary_names(result)
     costs = result.cost()
     rows = []
+    several = ["stream"] if len(result.streams) > 1 else []
     for label, row in list(numbers.iterrows())[:MOST_LABELS]:
         cells = [_format_cell(row[name], row[f"{name}_std"]) for name in names]
         seconds = costs["seconds"].get(label, np.nan) if "seconds" in costs else np.nan
         taken = "-" if np.isnan(seconds) else f"{seconds:.1f} s"
-        rows.append([label, int(row["runs"]), *cells, taken])
-    titles = ["method", "runs", *(name.replace("_", " ") for name in names), "time per run"]
+        rows.append([*(label if several else [label]), int(row["runs"]), *cells, taken])
+    titles = [*several, "method", "runs", *(name.replace("_", " ") for name in names), "time per run"]
     more = len(numbers) - len(rows)
     lost = len(result.diverged)
     remarks = [

@@ -170,15 +170,20 @@ def describe_result(result: Result) -> str:
         return "Result(no runs)"
     lines = [headline(result)]
     table = result.summary()
-    width = max(len("method"), *(len(label) for label in table.index))
     names = summary_names(result)
-    titles = [f"{name:>18}" for name in names]
-    lines.append("  " + " ".join([f"{'method':{width}}", f"{'runs':>4}", *titles]))
-    for label, row in table.iterrows():
-        cells = [
-            f"{_format_cell(row[name], row[f'{name}_std']):>{max(18, len(name))}}" for name in names
-        ]
-        lines.append("  " + " ".join([f"{label!s:{width}}", f"{int(row['runs']):4d}", *cells]))
+    several = len(result.streams) > 1
+    for stream in result.streams:
+        own = table.loc[stream] if several else table
+        lines += [f"  {stream}"] * several
+        width = max(len("method"), *(len(str(label)) for label in own.index))
+        titles = [f"{name:>18}" for name in names]
+        lines.append("  " + " ".join([f"{'method':{width}}", f"{'runs':>4}", *titles]))
+        for label, row in own.iterrows():
+            cells = [
+                f"{_format_cell(row[name], row[f'{name}_std']):>{max(18, len(name))}}"
+                for name in names
+            ]
+            lines.append("  " + " ".join([f"{label!s:{width}}", f"{int(row['runs']):4d}", *cells]))
     unfinished = int((table["runs"] - table["finished"]).sum())
     if unfinished:
         lines.append(
