@@ -81,7 +81,7 @@ class RunTable:
         return list(self._arranged.runs)
 
     @cached_property
-    def _names(self) -> DisplayNames:
+    def display_names(self) -> DisplayNames:
         """Names of recipes; those of a part are the names that the whole has."""
         if self._given_names is not None:
             return self._given_names
@@ -96,7 +96,7 @@ class RunTable:
         It is the label that was given or else the name of the method, with the options and the
         stream by which recipes of one name differ.
         """
-        names = self._names.labels
+        names = self.display_names.labels
         return [names[run.recipe] for run in self._arranged.runs]
 
     @property
@@ -107,13 +107,13 @@ class RunTable:
     @property
     def run_methods(self) -> list[str]:
         """The name of each run's method, in the order of `runs`; the same on several streams."""
-        names = self._names.methods
+        names = self.display_names.methods
         return [names[run.recipe] for run in self._arranged.runs]
 
     @property
     def run_streams(self) -> list[str]:
         """The name of each run's stream, in the order of `runs`."""
-        names = self._names.streams
+        names = self.display_names.streams
         return [names[run.recipe] for run in self._arranged.runs]
 
     @property
@@ -160,7 +160,7 @@ class RunTable:
         ['Replay']
         """
         return self._like(
-            self._frame, head=self._head, arranged=self._arranged, names=self._names.rename(names)
+            self._frame, head=self._head, arranged=self._arranged, names=self.display_names.rename(names)
         )
 
     @property
@@ -266,7 +266,7 @@ class RunTable:
 
     def frame(self) -> pd.DataFrame:
         """The long table: one number per row, with the labels shown in all tables."""
-        return _arrange.replace_labels(self._frame, self._names.labels)
+        return _arrange.replace_labels(self._frame, self.display_names.labels)
 
     def _like(
         self,
@@ -280,7 +280,7 @@ class RunTable:
             frame, recipes=self.recipes, predictions=self.predictions, items=self._items,
             arrays=self.stored, problems=self._problems, ledger=self.ledger,
             environment=self.environment, head=head, arranged=arranged, models=self._models,
-            names=names or self._names,
+            names=names or self.display_names,
         )  # fmt: skip
 
     def ends(self) -> Self:
@@ -290,7 +290,7 @@ class RunTable:
 
     def labelled_recipes(self) -> dict[str, dict[str, Any]]:
         """Return the recipes, with the labels of those that were renamed."""
-        new = self._names.renamed
+        new = self.display_names.renamed
         return {
             one: {**content, "label": new[one]} if one in new else content
             for one, content in self.recipes.items()
@@ -329,7 +329,7 @@ class RunTable:
         names = None
         if "stream" in wanted:
             chosen = {run.recipe for run, kept in zip(self.runs, keep, strict=True) if kept}
-            names = self._names.only(chosen)
+            names = self.display_names.only(chosen)
         return self._like(self._frame[keep[self._arranged.run]], head=self._head, names=names)
 
     def _values_by_run(self, name: str) -> list[Any]:
