@@ -116,8 +116,8 @@ def test_streams_are_told_apart_by_what_differs(tmp_path, frame_of, recipes_of):
         one["stream"] = {"kind": "class_incremental", "data": "digits", "order": [3, 1], **own}
     write_tables(ReportInput(frame, recipes), tmp_path)
     shown = pd.read_csv(tmp_path / "summary.csv")["Stream"]
-    assert set(shown) == {"class_incremental", "class_incremental, blur=0.1"}
-    assert (shown == "class_incremental").sum() < len(shown) / 2
+    assert set(shown) == {"digits", "digits, blur 0.1"}
+    assert (shown == "digits").sum() < len(shown) / 2
 
 
 def test_unknown_format(frame_of, tmp_path):

@@ -224,9 +224,9 @@ Decimals = Annotated[
 ]
 
 
-def check_decimals(value: int | None) -> int:
-    """Return the number of digits to show, if none is given the usual one."""
-    return DIGITS if value is None else check_int("--decimals", value, 0, 12)
+def check_decimals(value: int | None) -> int | None:
+    """Check the number of digits to show, if one is given."""
+    return None if value is None else check_int("--decimals", value, 0, 12)
 
 
 def parse_renames(given: Sequence[str] | None) -> dict[str, str]:

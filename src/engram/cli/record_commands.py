@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from engram.records import Result
     from engram.records.method_comparison import MethodComparison
+    from engram.records.method_ranking import MethodRanking
     from engram.reproduce import Difference
 
 PAGE_SUFFIXES = (".html", ".htm")
@@ -70,7 +71,7 @@ def report(
         raise bad("--out", expected, str(out))
     inputs = from_directories(*directories, names=parse_renames(rename)).present(
         head=head, columns=() if columns is None else parse_names("--columns", columns),
-        decimals=None if decimals is None else check_decimals(decimals),
+        decimals=check_decimals(decimals),
     )  # fmt: skip
     say(f"wrote {build(inputs, out, title=title)}")
     if tables is not None:
@@ -163,9 +164,6 @@ def metrics(
     if top is not None:
         asked["top_k_accuracy"] = {"k": check_int("--top-k", top, 1)}
     chosen = None if columns is None else parse_names("--columns", columns)
-    for name in (compare, ranks):
-        if name is not None:
-            result.metric(name, **({"definition": wanted[0]} if name == "forgetting" else {}))
     shown = _Shown(wanted, last, asked, chosen, check_decimals(decimals), csv)
     parts = {one: result.select(stream=one) for one in result.streams}
     tables: dict[str, dict[str, pd.DataFrame]] = {}  # by stream and title
@@ -189,9 +187,11 @@ def metrics(
             notes += [f"{stream}: {told.note}" if len(parts) > 1 else told.note]
         own |= _tables_by_label(part, last, matrix, confusion)
         tables[stream] = own
+    ranked = None if ranks is None else _rank(result, ranks, definition, last)
     _print_tables(tables, shown)
-    if ranks is not None:
-        notes.append(_print_ranks(result, ranks, definition, shown))
+    if ranked is not None:
+        _print_ranks(ranked, shown)
+        notes.append(ranked.note)
     _print_remarks(result, tables, shown, notes)
 
 
@@ -203,8 +203,17 @@ class _Shown:
     stage: int | None
     asked: dict[str, dict[str, Any]]
     columns: list[str] | None
-    digits: int
+    decimals: int | None
     csv: bool
+
+    @property
+    def digits(self) -> int:
+        return DIGITS if self.decimals is None else self.decimals
+
+    @property
+    def float_format(self) -> str | None:
+        """How CSV has numbers: with all digits, unless some were asked for."""
+        return None if self.decimals is None else f"%.{self.decimals}f"
 
 
 def _choose_metrics(result: Result, shown: _Shown, *, ece: bool) -> pd.DataFrame:
@@ -255,21 +264,32 @@ def _print_tables(tables: dict[str, dict[str, pd.DataFrame]], shown: _Shown) -> 
             [t.assign(stream=one)[["stream", *t.columns]] if several else t
              for one, t in flat.items()]
         )  # fmt: skip
-        form = None if shown.digits == DIGITS else f"%.{shown.digits}f"
-        emit(whole.to_csv(index=False, float_format=form))
+        emit(whole.to_csv(index=False, float_format=shown.float_format))
 
 
-def _print_ranks(result: Result, metric: str, definition: str, shown: _Shown) -> str:
-    """Print methods by data set; returns how to read the table."""
+def _rank(result: Result, metric: str, definition: str, stage: int | None) -> MethodRanking:
     chosen = metric == "forgetting" and definition != EVERY_DEFINITION
     options: dict[str, Any] = {"definition": definition} if chosen else {}
-    found = result.ranks(metric, stage=shown.stage, **options)
-    if shown.csv:
-        form = None if shown.digits == DIGITS else f"%.{shown.digits}f"
-        emit(found.frame().to_csv(float_format=form))
-    else:
-        print_table(f"{metric}, ranks", found.frame(), shown.digits)
-    return found.note
+    return result.ranks(metric, stage=stage, **options)
+
+
+def _print_ranks(found: MethodRanking, shown: _Shown) -> None:
+    """Print methods by data set and, after a test, the pairs."""
+    from engram.records.method_comparison import format_p
+
+    tables = {f"{found.metric}, ranks": found.frame()}
+    if len(found.pairs):
+        pairs = found.pairs
+        for column in () if shown.csv else ("wilcoxon_p", "wilcoxon_p_holm"):
+            pairs = pairs.assign(**{column: pairs[column].map(format_p)})
+        names = [f"{a} - {b}" for a, b in pairs.index]
+        told = pairs.assign(differs=["yes" if one else "no" for one in pairs["differs"]])
+        tables["differences of ranks"] = told.set_axis(names, axis=0).rename_axis("pair")
+    for title, table in tables.items():
+        if shown.csv:
+            emit(table.to_csv(float_format=shown.float_format))
+        else:
+            print_table(title, table, shown.digits)
 
 
 def _print_remarks(

@@ -271,7 +271,8 @@ def _test_pairs(
         [(names[i], names[j]) for i, j in both], names=["method", "against"]
     )
     return pd.DataFrame(
-        {"rank_difference": gap, "p": raw, "p_holm": corrected, "differs": differs}, index=index
+        {"rank_difference": gap, "wilcoxon_p": raw, "wilcoxon_p_holm": corrected,
+         "differs": differs}, index=index
     )
 
 

@@ -495,7 +495,7 @@ def save(result: Result, path: str | os.PathLike[str]) -> None:
         if items is not None:
             folder.write_items(*run, items)
     folder.append(
-        from_frame(result.frame()),
+        from_frame(result.recorded_frame()),
         predictions=[result.predictions.get(*key) for key in result.predictions],
         arrays=[
             one for place in result.stored if (one := result.stored.stored(*place)) is not None

@@ -288,6 +288,15 @@ class RunTable:
         rows = self._frame["step"].to_numpy() == -1
         return self._like(self._frame[rows], head=self._head)
 
+    def recorded_frame(self) -> pd.DataFrame:
+        """Return the long table as it is recorded: with the labels that were given."""
+        new = self.display_names.renamed
+        if not new:
+            return self._frame
+        pairs = zip(self._arranged.runs, self._arranged.written, strict=True)
+        written = {run.recipe: label for run, label in pairs}
+        return _arrange.replace_labels(self._frame, written | new)
+
     def labelled_recipes(self) -> dict[str, dict[str, Any]]:
         """Return the recipes, with the labels of those that were renamed."""
         new = self.display_names.renamed

@@ -273,7 +273,9 @@ def _join_tables(parts: Sequence[tuple[str, Table]]) -> Table:
         for key in (column.key, f"{column.key}_std") if column.kind == "spread" else (column.key,):
             if key not in frame:
                 frame[key] = np.nan
-    note = " ".join(dict.fromkeys(table.note for _, table in parts if table.note))
+    told = [table.note.rstrip(".") for _, table in parts if table.note]
+    sentences = dict.fromkeys(one for note in told for one in note.split(". "))
+    note = "".join(f"{one}. " for one in sentences).strip()
     shown = (STREAM_COLUMN, *columns.values())
     return dataclasses.replace(first, columns=shown, frame=frame, note=note)
 
@@ -326,6 +328,8 @@ def rank_streams(digest: ReportData) -> dict[str, MethodRanking]:
     if not len(digest.runs):
         return {}
     runs = digest.runs[digest.runs["finished"] & ~digest.runs["reads_past"]]
+    place = {recipe: number for number, recipe in enumerate(digest.recipes)}
+    runs = runs.sort_values("recipe", key=lambda ids: ids.map(place), kind="stable")
     found = {}
     for head, own in runs.groupby("head", sort=False):
         methods = [digest.short_names[name] for name in own["name"]]
