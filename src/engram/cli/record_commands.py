@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engram.cli.console import emit, report_unreadable, say
+from engram.cli.console import emit, print_heading, report_unreadable, say
 from engram.cli.options import (
     DIGITS,
     Decimals,
@@ -21,7 +21,7 @@ from engram.cli.options import (
     parse_names,
     parse_renames,
 )
-from engram.cli.wide_tables import print_heading, print_table
+from engram.cli.wide_tables import print_table
 from engram.errors import bad, plural
 
 if TYPE_CHECKING:

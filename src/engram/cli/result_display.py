@@ -14,11 +14,11 @@ from rich.text import Text
 from engram.cli.console import (
     escape_controls,
     messages_console,
+    print_heading,
     report_unreadable,
     results_console,
     say,
 )
-from engram.cli.wide_tables import print_heading
 from engram.experiments import Plan
 from engram.models.pretrained_weights import describe_starting_weights
 from engram.records import Result

@@ -13,13 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def print_heading(text: str) -> None:
-    """The name of a stream above its tables."""
-    from rich.text import Text
-
-    results_console().print(Text(f"\n{escape_controls(text)}", style="bold underline"))
-
-
 def print_table(title: str, table: pd.DataFrame, digits: int = 3) -> None:
     """A table of numbers or texts, in as many parts as the screen needs."""
     from rich.text import Text

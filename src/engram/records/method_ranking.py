@@ -77,22 +77,22 @@ class MethodRanking:
         words = [f"{self.metric}: mean over runs on {plural(len(self.means.columns), 'stream')}, "
                  "rank 1 is best"]  # fmt: skip
         if self.refused:
-            words.append(f"no test: {self.refused}")
+            words.append(f"No test: {self.refused}")
         else:
             words.append(f"Friedman test p {format_p(self.friedman)}")
             if self.test == "nemenyi":
                 words.append(
-                    "mean ranks that differ by more than "
+                    "Mean ranks that differ by more than "
                     f"{self.critical_difference:.3f} are significantly different (Nemenyi, "
                     f"{self.level:.2f})"
                 )
             else:
-                words.append(f"pairs by Wilcoxon's signed-rank test, Holm's correction for "
+                words.append(f"Pairs by Wilcoxon's signed-rank test, Holm's correction for "
                              f"{plural(len(self.pairs), 'pair')}, {self.level:.2f}")  # fmt: skip
             words.append(ASSUMPTIONS)
         if self.left_out:
             absent = ", ".join(self.left_out)
-            words.append(f"left out, since not on every stream: {absent}")
+            words.append(f"Left out, since not on every stream: {absent}")
         return ". ".join(words)
 
     def frame(self) -> pd.DataFrame:
@@ -271,8 +271,13 @@ def _test_pairs(
         [(names[i], names[j]) for i, j in both], names=["method", "against"]
     )
     return pd.DataFrame(
-        {"rank_difference": gap, "wilcoxon_p": raw, "wilcoxon_p_holm": corrected,
-         "differs": differs}, index=index
+        {
+            "rank_difference": gap,
+            "wilcoxon_p": raw,
+            "wilcoxon_p_holm": corrected,
+            "differs": differs,
+        },
+        index=index,
     )
 
 

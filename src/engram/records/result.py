@@ -415,7 +415,13 @@ def render_html(result: Result) -> str:
         seconds = costs["seconds"].get(label, np.nan) if "seconds" in costs else np.nan
         taken = "-" if np.isnan(seconds) else f"{seconds:.1f} s"
         rows.append([*(label if several else [label]), int(row["runs"]), *cells, taken])
-    titles = [*several, "method", "runs", *(name.replace("_", " ") for name in names), "time per run"]
+    titles = [
+        *several,
+        "method",
+        "runs",
+        *(name.replace("_", " ") for name in names),
+        "time per run",
+    ]
     more = len(numbers) - len(rows)
     lost = len(result.diverged)
     remarks = [

@@ -160,7 +160,10 @@ class RunTable:
         ['Replay']
         """
         return self._like(
-            self._frame, head=self._head, arranged=self._arranged, names=self.display_names.rename(names)
+            self._frame,
+            head=self._head,
+            arranged=self._arranged,
+            names=self.display_names.rename(names),
         )
 
     @property

@@ -69,9 +69,7 @@ def draw_ranking(ranking: MethodRanking, *, head: str = "") -> go.Figure:
         tickvals=list(range(1, count + 1)), showgrid=False, anchor="free", position=1.0,
         title={"text": "mean rank"},
     )  # fmt: skip
-    figure.update_yaxes(
-        range=[-depth - 0.8 * (half - 1) - 0.5, 1.7], visible=False, showgrid=False
-    )
+    figure.update_yaxes(range=[-depth - 0.8 * (half - 1) - 0.5, 1.7], visible=False, showgrid=False)
     return figure
 
 

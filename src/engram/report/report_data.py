@@ -326,9 +326,7 @@ def add_names(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     return result
 
 
-def _run_rows(
-    frame: pd.DataFrame, streams: Mapping[str, str]
-) -> tuple[pd.DataFrame, Floats]:
+def _run_rows(frame: pd.DataFrame, streams: Mapping[str, str]) -> tuple[pd.DataFrame, Floats]:
     """Make one row per run and head view, with matrices [run, stage, task] in the same order."""
     rows = frame[frame["metric"].isin(FIGURES) & (frame["step"] == -1) & (frame["task"] >= 0)]
     keys = [*RUN_COLUMNS, "head", "recipe"]

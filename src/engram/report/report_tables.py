@@ -58,9 +58,19 @@ def summary_table(digest: ReportData) -> Table:
         columns.append(VIEW_COLUMN)
     columns += [
         Column("average_accuracy", _capitalize(digest.average), "spread", best="max"),
-        *([Column(INCREMENTAL, "Average incremental accuracy", "spread", best="max",
-                  help="mean over stages of the average accuracy after each")]
-          if len(frame) and frame[INCREMENTAL].notna().any() else []),
+        *(
+            [
+                Column(
+                    INCREMENTAL,
+                    "Average incremental accuracy",
+                    "spread",
+                    best="max",
+                    help="mean over stages of the average accuracy after each",
+                )
+            ]
+            if len(frame) and frame[INCREMENTAL].notna().any()
+            else []
+        ),
         Column("forgetting/max", "Forgetting", "spread", best="min"),
         Column("backward_transfer", "Backward transfer", "spread", best="max"),
         Column("learning_accuracy", _capitalize(digest.learning), "spread", best="max"),

@@ -41,7 +41,9 @@ def choose_methods(*digests: ReportData) -> DrawnMethods:
 
     A method looks the same on all streams.
     """
-    methods = pd.concat([one.methods for one in digests]) if len(digests) > 1 else digests[0].methods
+    methods = (
+        pd.concat([one.methods for one in digests]) if len(digests) > 1 else digests[0].methods
+    )
     ranked = methods.sort_values("average_accuracy", ascending=False, na_position="last") \
         if len(methods) else methods  # fmt: skip
     everyone = list(dict.fromkeys(ranked["name"].astype(str)))
