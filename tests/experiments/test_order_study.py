@@ -218,7 +218,7 @@ def test_recipes_that_share_a_label_have_rows_of_their_own():
     found = [study.performance(one.id) for one in pair]
     assert not np.allclose(*found)
     np.testing.assert_array_equal(study.performance(names[1]), found[1])
-    with pytest.raises(BadArgument, match="label: unknown name 'Finetune'.*epochs 2"):
+    with pytest.raises(BadArgument, match=r"label: unknown name 'Finetune'.*epochs 2"):
         study.performance("Finetune")
 
 

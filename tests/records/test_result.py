@@ -24,7 +24,7 @@ from engram.records import (
     record_stage,
 )
 from engram.records.predictions import from_float16, to_float16
-from tests.records.synthetic import LABELS, RECIPES, fill, make_items, make_scores
+from tests.records.synthetic import RECIPES, fill, make_items, make_scores
 from tests.records.test_head_views import hierarchy
 from tests.refusals import refuses
 

@@ -123,17 +123,14 @@ class Recorder:
         return self.folder.ended(*plan.key, stages=len(plan.run.stream))
 
     def _relabel_finished(self, folder: RunDirectory) -> None:
-        """Record a new label of an experiment that is recorded, and say so; nothing is trained."""
+        """Record a new label of an experiment that is recorded; nothing is trained."""
         known = set(folder.recipes())
         for recipe, plan in {plan.recipe: plan for plan in self.plans}.items():
             if recipe not in known or is_automatic(plan.label, plan.content):
                 continue  # no label was asked for: one that was given before stays
             content = folder.recipe(recipe)
-            before = str(content.get("label") or "")
-            if before == plan.label:
-                continue
-            folder.write_recipe(recipe, {**content, "label": plan.label})
-            self.callback.note(f"the label of {before or recipe!r} is now {plan.label!r}")
+            if content.get("label") != plan.label:
+                folder.write_recipe(recipe, {**content, "label": plan.label})
 
     def _say_diverged(self) -> None:
         """Note the runs that diverged, which count as finished although they have no last stage."""

@@ -18,7 +18,8 @@ from engram.errors import bad, unknown
 Recipe = Mapping[str, Any]
 
 _SKIPPED = (  # facts of a recipe that name nothing: who asked, and where files lay
-    "data_root", "data_in_memory", "asked", "form", "name", "kind", "data", "search", "rows", "tasks",
+    "data_root", "data_in_memory", "asked", "name", "kind", "data", "search", "rows",
+    "tasks",
 )  # fmt: skip
 _ALONE = ("policy", "head", "optimizer", "schedule", "precision", "form", "variant", "model")
 _WORDS = {"memory.total": "memory {}", "memory.per_class": "memory {} per class",
@@ -79,7 +80,7 @@ class DisplayNames:
         first = {self.stream_keys[one]: recipe for one, recipe in self._recipes.items()}
         bases = {key: data_name(recipe) for key, recipe in first.items()}
         facts = {key: dict(_flatten("", _stream_facts(recipe))) for key, recipe in first.items()}
-        names = _tell_apart(bases, facts, {key: "" for key in first}, "{base}, {words}")
+        names = _tell_apart(bases, facts, dict.fromkeys(first, ""), "{base}, {words}")
         return {one: names[key] for one, key in self.stream_keys.items()}
 
     @cached_property
@@ -148,22 +149,15 @@ def is_automatic(label: str, recipe: Recipe) -> bool:
     >>> [is_automatic(label, recipe) for label in ("EWC", "EWC strength=5 lr=0.1", "EWC, mine")]
     [True, True, False]
     """
-    own = method_name(recipe)
-    if not own:
-        return False
-    rest = label
-    for part in own.split(" + "):
-        rest = rest.replace(part, "", 1) if rest.lstrip(" +").startswith(part) else rest + "?"
-        options, plus, rest = rest.partition(" + ")
-        if plus:
-            rest = plus + rest
-        known = {key.rpartition(".")[2] for key, _ in _recipe_options(recipe)}
-        known |= {word for key, _ in _recipe_options(recipe) for word in key.split(".")}
-        if options.strip() and not (
-            _OPTION.match(options) and {*_OPTION.findall(options)} <= known
-        ):
-            return False
-    return not rest.strip()
+    names, parts = method_name(recipe).split(" + "), label.split(" + ")
+    known = {word for key, _ in _recipe_options(recipe) for word in key.split(".")}
+    return len(names) == len(parts) and all(
+        part == name or (
+            part.startswith(f"{name} ") and _OPTION.match(part, len(name)) is not None
+            and {*_OPTION.findall(part)} <= known
+        )
+        for name, part in zip(names, parts, strict=True) if name
+    ) and bool(names[0])  # fmt: skip
 
 
 def method_name(recipe: Recipe) -> str:

@@ -99,7 +99,8 @@ def load_into_memory(
     items = {key: found for key in runs if (found := result.items(*key)) is not None}
     arrays = [result.stored.stored(*place) for place in result.stored]
     return Result(
-        result.recorded_frame(), recipes=result.labelled_recipes(), items=items, ledger=result.ledger,
+        result.recorded_frame(), recipes=result.labelled_recipes(), items=items,
+        ledger=result.ledger,
         predictions=[result.predictions.get(*key) for key in result.predictions],
         arrays=ProbeArrays(memory=[one for one in arrays if one is not None]),
         problems=result.problems, environment=result.environment, models=(models or {}).get,

@@ -414,7 +414,8 @@ def render_html(result: Result) -> str:
         cells = [_format_cell(row[name], row[f"{name}_std"]) for name in names]
         seconds = costs["seconds"].get(label, np.nan) if "seconds" in costs else np.nan
         taken = "-" if np.isnan(seconds) else f"{seconds:.1f} s"
-        rows.append([*(label if several else [label]), int(row["runs"]), *cells, taken])
+        who = label if isinstance(label, tuple) else (label,)
+        rows.append([*who, int(row["runs"]), *cells, taken])
     titles = [
         *several,
         "method",

@@ -191,7 +191,8 @@ Floats = npt.NDArray[np.float64]
 DEFINITIONS = ("max", "diagonal", "all", "mean_T", "mammoth", "libcontinual", "cglb", "pyclad")
 METRICS_WITH_SPREAD = (
     "average_accuracy", *(f"forgetting/{d}" for d in DEFINITIONS), "backward_transfer",
-    "learning_accuracy", "average_incremental_accuracy", "intransigence", "bound", "distance", *COSTS,
+    "learning_accuracy", "average_incremental_accuracy", "intransigence", "bound", "distance",
+    *COSTS,
 )  # fmt: skip
 
 

@@ -293,7 +293,7 @@ def _join_tables(parts: Sequence[tuple[str, Table]]) -> Table:
 def _name_stream_of_labels(table: Table, whole: ReportData) -> Table:
     """Split the unique names of recipes into stream and method."""
     names = whole.methods.drop_duplicates("name").set_index("name")["stream"].to_dict()
-    short = {label: whole.short_names.get(label, label) for label in names}
+    short = whole.short_names
     own = table.frame["name"]
     frame = table.frame.assign(
         stream_text=own.map(names).fillna(""), name=[short.get(one, one) for one in own]
