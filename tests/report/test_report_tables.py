@@ -149,7 +149,7 @@ def two_streams(frame_of, recipes_of, folder="/home/me/secret/"):
     parts, recipes = [], {}
     for number, data in enumerate(("digits", f"{folder}birds.npz")):
         frame = frame_of(points=0, tasks=3)
-        frame["recipe"] = [f"{one[:-1]}{'ab'[number]}" for one in frame["recipe"]]
+        frame["recipe"] = [f"{one[1:]}{'ab'[number]}" for one in frame["recipe"]]
         frame["value"] = frame["value"] * (1 - number / 4)
         own = recipes_of(frame)
         for content in own.values():
