@@ -433,3 +433,63 @@ def test_the_list_of_metrics_has_metrics_only(engram):
     assert {"forgetting", "average_accuracy", "auroc", "jaccard", "mistake_depth"} <= names
     assert not names & {"human_bytes", "mean", "std", "holm", "t_interval", "threshold",
                         "ancestors", "sign_flip_test", "total_cost"}  # fmt: skip
+
+
+@pytest.fixture
+def two_streams(engram):
+    for data in ("blobs", "digits"):
+        words = ("run", "--data", data, "-m", "Finetune", "-m", "EWC", "--seeds", 2, "-s")
+        engram(*words, "iterations=2", "-o", data)
+
+
+def test_metrics_have_streams_apart(engram, two_streams):
+    words = ("--definition", "max", "--compare", "average_accuracy")
+    alone = engram("metrics", "digits", *words).stdout
+    both = engram("metrics", "blobs", "digits", *words).stdout
+    blobs, name, digits = both.partition("\ndigits\n")
+    assert name
+    assert blobs.startswith("\nblobs\n")
+    # an unrelated stream changes no number and no p value
+    assert digits.split("\nafter the last task")[0].strip() == (
+        alone.split("\nafter the last task")[0].strip()
+    )
+    table = engram("metrics", "blobs", "digits", "--columns", "forgetting", "--csv").stdout
+    lines = [line.split(",")[:3] for line in table.splitlines()]
+    assert lines[0] == ["stream", "label", "metric"]
+    found = {tuple(line[:2]) for line in lines[1:] if line[2:] == ["forgetting"]}
+    assert found == {
+        (stream, label) for stream in ("blobs", "digits") for label in ("Finetune", "EWC")
+    }  # fmt: skip
+
+
+def test_ranks_of_two_streams_are_shown_without_a_test(engram, two_streams):
+    said = engram("metrics", "blobs", "digits", "--ranks", "average_accuracy")
+    lines = said.stdout.split("average_accuracy, ranks")[1].splitlines()
+    assert lines[1].split() == ["method", "blobs", "digits", "mean", "rank", "best_on"]
+    assert {line.split()[0] for line in lines[2:4]} == {"Finetune", "EWC"}
+    assert "it takes 5 streams" in said.output
+    assert "ranks: expected" in engram("metrics", "blobs", "--ranks", "forgetting", code=2).output
+
+
+def test_other_names_columns_and_decimals(engram, ran):
+    shown = engram("metrics", "out", "--rename", "ER=Replay", "--decimals", 1, "--columns",
+                   "average_incremental_accuracy,forgetting").stdout  # fmt: skip
+    lines = shown.splitlines()
+    assert lines[0].split() == ["metric", "Finetune", "Replay"]
+    value = ran.metric("average_incremental_accuracy")
+    assert lines[1].split()[:4] == [
+        "average_incremental_accuracy", f"{value[:2].mean():.1f}", "±",
+        f"{value[:2].std(ddof=1):.1f}",
+    ]  # fmt: skip
+    assert lines[2].startswith("forgetting")
+    engram("report", "out", "-o", "r.html", "--tables", "t", "--rename", "ER=Replay", "--head",
+           "single", "--columns", "average_accuracy", "--decimals", 2)  # fmt: skip
+    table = Path("t/summary.md").read_text().splitlines()
+    assert table[0] == "| Rank | Method | Average accuracy |"
+    assert len(table) == 4
+    assert "Replay" in Path("r.html").read_text()
+    assert package.read("out").labels == ["Finetune", "ER"]  # the records are as they were
+    assert "--rename: expected OLD=NEW" in engram("metrics", "out", "--rename", "ER", code=2).output
+    assert "did you mean 'ER'" in engram("metrics", "out", "--rename", "ERR=x", code=2).output
+    said = engram("metrics", "out", "--columns", "forgeting", code=2).output
+    assert "did you mean 'forgetting'" in said

@@ -171,7 +171,7 @@ def test_own_method_from_a_file(engram):
     engram(*own, "Quiet.size=4")
     engram(*own, "size=4")
     engram(*own, "own/quiet.py:Quiet.size=5")
-    assert package.read("out").labels == ["Quiet size=4", "Quiet size=5"]
+    assert package.read("out").labels == ["Quiet (size 4)", "Quiet (size 5)"]
 
 
 def interrupt_after(monkeypatch, stages):
@@ -405,7 +405,7 @@ def test_sweep_over_a_grid(engram):
     engram("sweep", "r.yaml", "-g", "lr=0.1,0.001", "-g", "method=Finetune,ER", "-o", "out")
     result = package.read("out")
     assert sorted(result.labels) == [
-        "ER lr=0.001", "ER lr=0.1", "Finetune lr=0.001", "Finetune lr=0.1",
+        "ER (lr 0.001)", "ER (lr 0.1)", "Finetune (lr 0.001)", "Finetune (lr 0.1)",
     ]  # fmt: skip
     assert "key=value,value" in engram("sweep", "r.yaml", "-g", "lr", code=2).stderr
     assert "did you mean 'serial'" in engram("sweep", "r.yaml", "--pool", "serail", code=2).stderr
@@ -414,7 +414,7 @@ def test_sweep_over_a_grid(engram):
 def test_a_grid_without_a_file(engram):
     engram("sweep", "-d", "blobs", "-m", "EWC", "-s", "classes_per_task=5", "-g",
            "strength=1,5000", "-o", "out")  # fmt: skip
-    assert sorted(package.read("out").labels) == ["EWC strength=1", "EWC strength=5000"]
+    assert sorted(package.read("out").labels) == ["EWC (strength 1)", "EWC (strength 5000)"]
     said = engram("sweep", "-g", "lr=0.1", code=2).stderr
     assert "engram sweep: expected a RECIPE.yaml, or --data with a name or path" in said
 
@@ -424,10 +424,10 @@ def test_values_of_a_grid_have_names_even_if_they_are_defaults(engram):
     Path("r.yaml").write_text(yaml.safe_dump(content))
     engram("sweep", "r.yaml", "-g", "memory.total=500,20", "-g", "lr=0.01,0.1", "-o", "out")
     assert sorted(package.read("out").labels) == [
-        "ER memory=20 items, shared by classes, random lr=0.01",
-        "ER memory=20 items, shared by classes, random lr=0.1",
-        "ER total=500 lr=0.01",
-        "ER total=500 lr=0.1",
+        "ER (memory 20, lr 0.01)",
+        "ER (memory 20, lr 0.1)",
+        "ER (memory 500, lr 0.01)",
+        "ER (memory 500, lr 0.1)",
     ]
 
 
@@ -495,7 +495,7 @@ def test_processes_meet_in_one_directory(engram):
     )
     Path("r.yaml").write_text(yaml.safe_dump(content))
     engram("sweep", "r.yaml", "-g", "size=1,2", "--pool", "processes", "--workers", 1, "-o", "out")
-    assert sorted(package.read("out").labels) == ["Quiet size=1", "Quiet size=2"]
+    assert sorted(package.read("out").labels) == ["Quiet (size 1)", "Quiet (size 2)"]
 
 
 @pytest.mark.parametrize("command", [["run", "r.yaml"], ["sweep", "r.yaml", "--pool", "processes"]])

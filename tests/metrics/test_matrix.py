@@ -292,3 +292,12 @@ def test_curve_is_the_metric_at_each_stage(runs: np.ndarray) -> None:
     assert values.shape == runs.shape[:-1]
     for k in range(runs.shape[-1]):
         np.testing.assert_array_equal(values[..., k], metrics.forgetting(runs, stage=k))
+
+
+def test_average_incremental_accuracy_is_the_mean_of_the_curve():
+    matrix = np.random.default_rng(0).random((3, 4, 4))
+    expected = metrics.curve(metrics.average_accuracy, matrix)
+    np.testing.assert_allclose(metrics.average_incremental_accuracy(matrix), expected.mean(axis=-1))
+    np.testing.assert_allclose(
+        metrics.average_incremental_accuracy(matrix, stage=1), expected[:, :2].mean(axis=-1)
+    )

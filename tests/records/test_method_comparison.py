@@ -8,7 +8,7 @@ from scipy import stats
 
 from engram.errors import BadArgument
 from engram.metrics import holm, t_interval
-from engram.records import Result, Rows
+from engram.records import Result, Rows, combine
 from engram.records.method_comparison import compare_blocks
 from tests.refusals import refuses
 
@@ -60,11 +60,23 @@ def test_what_shares_no_run_has_no_difference():
     assert pairs.loc[("ER", "EWC"), "runs"] == 0
     assert np.isnan(pairs.loc[("ER", "EWC"), "p"])
     assert pairs.loc[("ER", "LwF"), "runs"] == 2
-    other = result_of(streams={"EWC": "b"}).compare().pairs  # the same seeds of another stream
-    assert other["runs"].to_dict() == {("ER", "LwF"): 3, ("ER", "EWC"): 0, ("LwF", "EWC"): 0}
-    known = other["p_holm"].notna()  # the correction counts what was tested
-    assert known.sum() == 1
-    assert (other["p_holm"] == other["p"])[known].all()
+    known = pairs["p_holm"].notna()  # the correction counts what was tested
+    np.testing.assert_allclose(pairs["p_holm"][known], holm(pairs["p"][known]))
+
+
+def test_a_further_stream_changes_no_p_value():
+    alone = result_of(streams=dict.fromkeys(ACCURACY, "a"))
+    names = {name: f"{name}2" for name in ACCURACY}
+    other = result_of(
+        {names[k]: [1 - v for v in values] for k, values in ACCURACY.items()},
+        streams=dict.fromkeys(names.values(), "b"),
+    )
+    both = combine([alone, other]).compare()
+    assert both.pairs.index.names == ["stream", "method", "against"]
+    assert both.pairs.loc["a"].equals(alone.compare().pairs)
+    assert both.pairs.loc["b"].equals(other.compare().pairs)
+    assert both.methods.loc["a"].equals(alone.compare().methods)
+    assert "3 comparisons on a, 3 comparisons on b" in both.note
 
 
 def test_runs_without_a_number_and_single_runs():

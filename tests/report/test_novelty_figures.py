@@ -114,7 +114,7 @@ def test_costs_of_detectors_stand_in_one_table(folder):
     softmax = table.frame[table.frame["detector"] == "softmax"]
     assert (softmax["kept"] == 0).all()
     assert probe_section(facts, choose_methods(facts)) is None  # nothing is left to say
-    assert "probes" not in {one.name for one in build_tables(inputs, facts)}
+    assert "probes" not in {one.name for one in build_tables(inputs, {"": (inputs, facts)}, facts)}
 
 
 def test_histograms_hold_every_finite_score_once(folder):

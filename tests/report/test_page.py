@@ -247,3 +247,25 @@ def test_the_header_counts_test_rows_of_one_order():
     assert (
         shown == f"blobs: class_incremental, {len(engram.load('blobs').test)} test rows, 10 classes"
     )
+
+
+def test_figures_of_two_streams_are_apart(tmp_path, frame_of, recipes_of):
+    parts, recipes = [], {}
+    for data in ("digits", "birds"):
+        frame = frame_of(["ER", "EWC"], points=0, tasks=2)
+        frame["recipe"] = data + frame["recipe"]
+        parts.append(frame)
+        recipes |= recipes_of(frame)
+        for one in frame["recipe"].unique():
+            recipes[one]["stream"] = {**recipes[one]["stream"], "data": data}
+    out = build(ReportInput(pd.concat(parts), recipes), tmp_path / "r.html")
+    data = page_data(out)
+    assert data["methods"] == ["ER", "EWC"]  # one switch for both streams
+    for name in ("trade-off", "stages-mean"):
+        assert {f"{name}-stream-1", f"{name}-stream-2"} <= set(data["figures"])
+        assert name not in data["figures"]
+        for number in (1, 2):
+            traces = data["figures"][f"{name}-stream-{number}"]["data"]
+            lines = [t for t in traces if t["meta"]["label"] == "ER"]
+            assert lines
+    assert "digits: All tasks seen" in out.read_text(encoding="utf-8")

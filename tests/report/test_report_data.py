@@ -44,7 +44,7 @@ def test_same_label_of_two_recipes_is_not_mixed():
         [matrix_rows([[0.2]], recipe="a" * 12), matrix_rows([[0.8]], recipe="b" * 12)]
     )
     methods = build_report_data(ReportInput(frame)).methods
-    assert sorted(methods["name"]) == ["EWC [aaaaaaaa]", "EWC [bbbbbbbb]"]
+    assert sorted(methods["name"]) == ["EWC (1)", "EWC (2)"]
     assert sorted(methods["average_accuracy"]) == [0.2, 0.8]
 
 

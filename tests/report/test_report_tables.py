@@ -116,8 +116,8 @@ def test_streams_are_told_apart_by_what_differs(tmp_path, frame_of, recipes_of):
         one["stream"] = {"kind": "class_incremental", "data": "digits", "order": [3, 1], **own}
     write_tables(ReportInput(frame, recipes), tmp_path)
     shown = pd.read_csv(tmp_path / "summary.csv")["Stream"]
-    assert set(shown) == {"class_incremental", "class_incremental, blur=0.1"}
-    assert (shown == "class_incremental").sum() < len(shown) / 2
+    assert set(shown) == {"digits", "digits, blur 0.1"}
+    assert (shown == "digits").sum() < len(shown) / 2
 
 
 def test_unknown_format(frame_of, tmp_path):
@@ -142,3 +142,68 @@ def test_ledger_is_summed_over_stages_and_runs_once():
         ("ER", "train"), ("ER", "reads"), ("SI", "train"), ("SI", "reads"),
     ]  # fmt: skip
     assert sum_ledger_entries({"who": {"knows": 3}}, {}) == [("", "who / knows", "3", 3.0)]
+
+
+def two_streams(frame_of, recipes_of, folder="/home/me/secret/"):
+    """The same methods on two data sets, one of them a file."""
+    parts, recipes = [], {}
+    for number, data in enumerate(("digits", f"{folder}birds.npz")):
+        frame = frame_of(points=0, tasks=3)
+        frame["recipe"] = [f"{one[1:]}{'ab'[number]}" for one in frame["recipe"]]
+        frame["value"] = frame["value"] * (1 - number / 4)
+        own = recipes_of(frame)
+        for content in own.values():
+            content["stream"] = {**content["stream"], "data": data}
+            content["identity"] = {"data": "6bdb39fbdfbe"}
+        parts.append(frame)
+        recipes |= own
+    return ReportInput(pd.concat(parts, ignore_index=True), recipes)
+
+
+def test_every_table_has_the_streams_apart(tmp_path, frame_of, recipes_of):
+    inputs = two_streams(frame_of, recipes_of)
+    write_tables(inputs, tmp_path / "both", formats=["csv"])
+    for stream, own in inputs.split_by_stream().items():
+        write_tables(own, tmp_path / "one", formats=["csv"])
+        for path in sorted((tmp_path / "one").iterdir()):
+            alone = pd.read_csv(path)
+            both = pd.read_csv(tmp_path / "both" / path.name)
+            here = both[both.pop("Stream") == stream].reset_index(drop=True)
+            pd.testing.assert_frame_equal(here[alone.columns], alone, check_dtype=False)
+
+
+def test_methods_are_ranked_over_streams(tmp_path, frame_of, recipes_of):
+    inputs = two_streams(frame_of, recipes_of)
+    write_tables(inputs, tmp_path, formats=["csv"])
+    found = pd.read_csv(tmp_path / "ranks.csv").query("View == 'single'").set_index("Method")
+    summary = pd.read_csv(tmp_path / "summary.csv").query("View == 'single' and Rank != 'ref.'")
+    wide = summary.pivot_table(index="Method", columns="Stream", values="Average accuracy")
+    pd.testing.assert_frame_equal(found.loc[wide.index, wide.columns], wide, check_names=False)
+    assert "Joint" not in found.index  # it trains on past data
+    assert found["Mean rank"].is_monotonic_increasing
+
+
+def test_no_path_or_hash_reaches_a_table(tmp_path, frame_of, recipes_of):
+    inputs = two_streams(frame_of, recipes_of)
+    write_tables(inputs, tmp_path)
+    text = "".join(path.read_text(encoding="utf-8") for path in tmp_path.iterdir())
+    assert "birds.npz" in text
+    assert "secret" not in text
+    assert not any(mark in text for mark in ("6bdb39", *inputs.recipes))
+
+
+def test_tables_in_one_view_with_chosen_columns_and_decimals(tmp_path, frame_of, recipes_of):
+    frame = frame_of(points=0)
+    inputs = ReportInput(frame, recipes_of(frame))
+    chosen = inputs.present(
+        head="multi", columns=["forgetting", "average_accuracy"], decimals=1
+    )  # fmt: skip
+    write_tables(chosen, tmp_path, formats=["markdown", "csv"])
+    titles = (tmp_path / "summary.md").read_text().splitlines()[0]
+    assert titles == "| Rank | Method | Forgetting | Average accuracy |"
+    assert "0.9 ± 0.0" in (tmp_path / "summary.md").read_text()
+    assert len(pd.read_csv(tmp_path / "summary.csv")) == 4
+    with refuses("columns", near="forgetting"):
+        write_tables(inputs.present(columns=["forgeting"]), tmp_path)
+    with refuses("head"):
+        inputs.present(head="both")

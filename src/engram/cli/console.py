@@ -80,6 +80,13 @@ def say(text: str, *, style: str = "") -> None:
     messages_console().print(text, style=style or None, markup=False, soft_wrap=True)
 
 
+def print_heading(text: str) -> None:
+    """Print the name of a stream above its tables."""
+    from rich.text import Text
+
+    results_console().print(Text(f"\n{escape_controls(text)}", style="bold underline"))
+
+
 def report_unreadable(result: Any) -> None:
     """Print the files that could not be read into a result."""
     for problem in result.problems:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -303,6 +304,54 @@ Limit = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="One seed, where --seeds 3 means three.")]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run directories.")]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename", metavar="OLD=NEW", help="Show a label or method under another name. Repeatable."
+    ),
+]
+DIGITS = 3
+Decimals = Annotated[
+    int | None, typer.Option("--decimals", metavar="N", help=f"Digits after the point ({DIGITS}).")
+]
+
+
+def check_decimals(value: int | None) -> int | None:
+    """Check the number of digits to show, if one is given."""
+    return None if value is None else check_int("--decimals", value, 0, 12)
+
+
+def parse_renames(given: Sequence[str] | None) -> dict[str, str]:
+    """Parse ``old=new``; the last sign of equality divides, as labels may contain one.
+
+    Examples
+    --------
+    >>> parse_renames(["ER (memory 200)=ER", "EWC lr=0.1=EWC"])
+    {'ER (memory 200)': 'ER', 'EWC lr=0.1': 'EWC'}
+    """
+    found = {}
+    for text in given or ():
+        old, sign, new = text.rpartition("=")
+        if not (sign and old.strip() and new.strip()):
+            raise bad("--rename", "OLD=NEW, two names", text)
+        found[old.strip()] = new.strip()
+    return found
+
+
+def parse_names(option: str, text: str) -> list[str]:
+    """Parse names with commas between them.
+
+    Examples
+    --------
+    >>> parse_names("--columns", "average_accuracy, forgetting")
+    ['average_accuracy', 'forgetting']
+    """
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise bad(option, "names with commas between them", text)
+    return list(dict.fromkeys(names))
+
+
 Trust = Annotated[
     bool,
     typer.Option("--trust", help="Allow the directory's own code (module:Class) to run."),

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engram.cli.console import emit, report_unreadable, say
-from engram.cli.options import Device, Directories, Trust
+from engram.cli.console import emit, print_heading, report_unreadable, say
+from engram.cli.options import (
+    DIGITS,
+    Decimals,
+    Device,
+    Directories,
+    Rename,
+    Trust,
+    check_decimals,
+    parse_names,
+    parse_renames,
+)
 from engram.cli.wide_tables import print_table
 from engram.errors import bad, plural
 
@@ -19,6 +30,7 @@ if TYPE_CHECKING:
 
     from engram.records import Result
     from engram.records.method_comparison import MethodComparison
+    from engram.records.method_ranking import MethodRanking
     from engram.reproduce import Difference
 
 PAGE_SUFFIXES = (".html", ".htm")
@@ -38,6 +50,18 @@ def report(
         Path | None,
         typer.Option(metavar="DIR", help="Also write figures as SVG, PNG, PDF (extra: images)."),
     ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(metavar="single|multi", help="Only this head view (default: all recorded)."),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(
+            "--columns", metavar="A,B",
+            help="Only these columns of numbers in tables: average_accuracy,forgetting, ...",
+        ),
+    ] = None,
+    decimals: Decimals = None,
+    rename: Rename = None,
 ) -> None:  # fmt: skip
     """Write a self-contained HTML report on run directories; it needs no network."""
     from engram.report import build, from_directories, write_images, write_tables
@@ -45,7 +69,10 @@ def report(
     if out.suffix.lower() not in PAGE_SUFFIXES:
         expected = "a name that ends in .html (--images DIR writes figures, --tables DIR tables)"
         raise bad("--out", expected, str(out))
-    inputs = from_directories(*directories)
+    inputs = from_directories(*directories, names=parse_renames(rename)).present(
+        head=head, columns=() if columns is None else parse_names("--columns", columns),
+        decimals=check_decimals(decimals),
+    )  # fmt: skip
     say(f"wrote {build(inputs, out, title=title)}")
     if tables is not None:
         say(f"wrote {len(write_tables(inputs, tables))} tables to {tables}")
@@ -114,18 +141,30 @@ def metrics(
             help="Intransigence against these runs: a label, or another run directory.",
         ),
     ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(
+            "--ranks", metavar="METRIC",
+            help="Methods by data set: means, ranks, and which differ (Friedman, Nemenyi).",
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(
+            "--columns", metavar="A,B", help="Only these metrics: average_accuracy,forgetting, ..."
+        ),
+    ] = None,
+    decimals: Decimals = None,
+    rename: Rename = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:  # fmt: skip
-    """Show all metrics of run directories, with every definition of forgetting."""
-    from engram.cli.result_display import describe_view
+    """Show all metrics of run directories by stream, with every definition of forgetting."""
     from engram.errors import check_choice, check_int
     from engram.metrics import FORGETTING_DEFINITIONS
     from engram.records import read
-    from engram.records.summary import describe_excluded_runs, describe_search, runs_at_stage
 
     check_choice("--definition", definition, (EVERY_DEFINITION, *FORGETTING_DEFINITIONS))
     whole = classes or by is not None or confusion or f1 or refinement
     result = read(*directories, metrics=None if whole else _is_overall)
+    result = result.rename(parse_renames(rename))
     if head is not None:
         result = result.view(head=head)
     last = None if stage is None else check_int("--stage", stage, 1, int(result.tasks.max())) - 1
@@ -133,41 +172,157 @@ def metrics(
     asked: dict[str, dict[str, Any]] = {"f1_score": {}} if f1 else {}
     if top is not None:
         asked["top_k_accuracy"] = {"k": check_int("--top-k", top, 1)}
-    if reference is not None:
-        asked["intransigence"] = {"reference": find_reference(result, reference, head)}
-    tables = {"metrics": metric_table(result, wanted, last, ece=calibration, asked=asked)}
-    probed = _probe_table(result, head)
-    if len(probed):
-        tables["probes"] = probed
-    if classes:
-        tables[_class_title(result)] = _class_table(result, last)
-    if curves:
-        tables["after every task"] = _curve_table(result)
-    if refinement:
-        tables["refinement"] = _refinement_table(result, last)
-    if by is not None:
-        tables[f"accuracy by {by}"] = _group_table(result, by, last)
-    told = None if compare is None else _compare(result, compare, definition, last)
-    if told is not None:
-        tables |= _comparison_tables(told, csv)
+    chosen = None if columns is None else parse_names("--columns", columns)
+    shown = _Shown(wanted, last, asked, chosen, check_decimals(decimals), csv)
+    parts = {one: result.select(stream=one) for one in result.streams}
+    tables: dict[str, dict[str, pd.DataFrame]] = {}  # by stream and title
+    notes: list[str] = []
+    for stream, part in parts.items():
+        given = shown
+        if reference is not None:
+            against = {"reference": find_reference(part, reference, head)}
+            given = replace(shown, asked=asked | {"intransigence": against})
+        own = {"metrics": _choose_metrics(part, given, ece=calibration)}
+        probed = _probe_table(part, head, shown.digits)
+        if len(probed):
+            own["probes"] = probed
+        if classes:
+            own[_class_title(part)] = _class_table(part, last)
+        if curves:
+            own["after every task"] = _curve_table(part, shown.digits)
+        if refinement:
+            own["refinement"] = _refinement_table(part, last)
+        if by is not None:
+            own[f"accuracy by {by}"] = _group_table(part, by, last)
+        if compare is not None:
+            told = _compare(part, compare, definition, last)
+            own |= _comparison_tables(told, csv)
+            notes += [f"{stream}: {told.note}" if len(parts) > 1 else told.note]
+        own |= _tables_by_label(part, last, matrix, confusion)
+        tables[stream] = own
+    ranked = None if ranks is None else _rank(result, ranks, definition, last)
+    _print_tables(tables, shown)
+    if ranked is not None:
+        _print_ranks(ranked, shown)
+        notes.append(ranked.note)
+    _print_remarks(result, tables, shown, notes)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Which metrics are shown, and how."""
+
+    definitions: list[str]
+    stage: int | None
+    asked: dict[str, dict[str, Any]]
+    columns: list[str] | None
+    decimals: int | None
+    csv: bool
+
+    @property
+    def digits(self) -> int:
+        return DIGITS if self.decimals is None else self.decimals
+
+    @property
+    def float_format(self) -> str | None:
+        """How CSV has numbers: with all digits, unless some were asked for."""
+        return None if self.decimals is None else f"%.{self.decimals}f"
+
+
+def _choose_metrics(result: Result, shown: _Shown, *, ece: bool) -> pd.DataFrame:
+    """Tabulate the metrics of one stream, all or those of ``--columns``."""
+    from engram.errors import check_choice
+
+    table = metric_table(result, shown.definitions, shown.stage, ece=ece, asked=shown.asked)
+    if shown.columns is None:
+        return table
+    for name in shown.columns:
+        check_choice("--columns", name, list(dict.fromkeys(table["metric"])))
+    place = {name: number for number, name in enumerate(shown.columns)}
+    chosen = table[table["metric"].isin(place)]
+    return chosen.sort_values("metric", key=lambda names: names.map(place), kind="stable")
+
+
+def _tables_by_label(
+    result: Result, stage: int | None, matrix: bool, confusion: bool
+) -> dict[str, pd.DataFrame]:
+    from engram.records.summary import runs_at_stage
+
+    tables: dict[str, pd.DataFrame] = {}
     for label in result.labels:
+        chosen = result.select(label=label)
         if matrix:
-            chosen = result.select(label=label)
             tables[f"{_figure_names(chosen)} matrix, {label}"] = _mean_matrix(chosen)
-        if confusion and (known := runs_at_stage(result.select(label=label), last)):
-            tables |= _confusion_tables(result.select(label=label), label, last, known)
+        if confusion and (known := runs_at_stage(chosen, stage)):
+            tables |= _confusion_tables(chosen, label, stage, known)
+    return tables
+
+
+def _print_tables(tables: dict[str, dict[str, pd.DataFrame]], shown: _Shown) -> None:
+    """Print the tables of every stream under its name; as CSV, each with a column for it."""
+    import pandas as pd
+
+    several = len(tables) > 1
+    if not shown.csv:
+        for stream, own in tables.items():
+            if several:
+                print_heading(stream)
+            for title, table in own.items():
+                print_table(title, table, shown.digits)
+        return
+    for title in dict.fromkeys(title for own in tables.values() for title in own):
+        parts = {stream: own[title] for stream, own in tables.items() if title in own}
+        flat = {one: t if title == "metrics" else t.reset_index() for one, t in parts.items()}
+        whole = pd.concat(
+            [t.assign(stream=one)[["stream", *t.columns]] if several else t
+             for one, t in flat.items()]
+        )  # fmt: skip
+        emit(whole.to_csv(index=False, float_format=shown.float_format))
+
+
+def _rank(result: Result, metric: str, definition: str, stage: int | None) -> MethodRanking:
+    chosen = metric == "forgetting" and definition != EVERY_DEFINITION
+    options: dict[str, Any] = {"definition": definition} if chosen else {}
+    return result.ranks(metric, stage=stage, **options)
+
+
+def _print_ranks(found: MethodRanking, shown: _Shown) -> None:
+    """Print methods by data set and, after a test, the pairs."""
+    from engram.records.method_comparison import format_p
+
+    tables = {f"{found.metric}, ranks": found.frame()}
+    if len(found.pairs):
+        pairs = found.pairs
+        for column in () if shown.csv else ("wilcoxon_p", "wilcoxon_p_holm"):
+            pairs = pairs.assign(**{column: pairs[column].map(format_p)})
+        names = [f"{a} - {b}" for a, b in pairs.index]
+        told = pairs.assign(differs=["yes" if one else "no" for one in pairs["differs"]])
+        tables["differences of ranks"] = told.set_axis(names, axis=0).rename_axis("pair")
     for title, table in tables.items():
-        if csv:
-            emit(table.to_csv(index=title != "metrics"))
+        if shown.csv:
+            emit(table.to_csv(float_format=shown.float_format))
         else:
-            print_table(title, table)
-    say(describe_view(result, last), style="dim")
-    if told is not None:
-        say(told.note, style="dim")
-    _explain_dashes(result, tables["metrics"])
-    if "accuracy" in result.figures:
-        _explain_absent(tables["metrics"], wanted)
-    for words in (*describe_excluded_runs(result, last), *describe_search(result.recipes)):
+            print_table(title, table, shown.digits)
+
+
+def _print_remarks(
+    result: Result, tables: dict[str, dict[str, pd.DataFrame]], shown: _Shown, notes: list[str]
+) -> None:
+    import pandas as pd
+
+    from engram.cli.result_display import describe_view
+    from engram.records.summary import describe_excluded_runs, describe_search
+
+    say(describe_view(result, shown.stage), style="dim")
+    for words in notes:
+        say(words, style="dim")
+    numbers = pd.concat([own["metrics"] for own in tables.values()])
+    _explain_dashes(result, numbers)
+    if "accuracy" in result.figures and shown.columns is None:
+        _explain_absent(numbers, shown.definitions)
+    for words in (
+        *describe_excluded_runs(result, shown.stage), *describe_search(result.recipes)
+    ):  # fmt: skip
         say(words, style="yellow")
     report_unreadable(result)
 
@@ -235,7 +390,7 @@ def _title(value: Any) -> Any:
     return ", ".join(value.labels) if hasattr(value, "labels") else value
 
 
-def _probe_table(result: Result, head: str | None) -> pd.DataFrame:
+def _probe_table(result: Result, head: str | None, digits: int) -> pd.DataFrame:
     """Tabulate probes: metrics as rows, stages as columns, mean and spread as text."""
     from engram.cli.result_display import format_mean_std
     from engram.records.summary import describe_places
@@ -253,7 +408,8 @@ def _probe_table(result: Result, head: str | None) -> pd.DataFrame:
         )
     ]
     text = [
-        format_mean_std(mean, std) for mean, std in zip(table["mean"], table["std"], strict=True)
+        format_mean_std(mean, std, digits)
+        for mean, std in zip(table["mean"], table["std"], strict=True)
     ]
     wide = table.assign(probe=names, text=text).pivot(index="probe", columns="stage", values="text")
     wide = wide.loc[list(dict.fromkeys(names))].fillna("").rename_axis(columns=None)
@@ -340,7 +496,7 @@ def _mean_matrix(result: Result) -> pd.DataFrame:
     return pd.DataFrame(mean, index=pd.Index(after, name="stage"), columns=pd.Index(names))
 
 
-def _curve_table(result: Result) -> pd.DataFrame:
+def _curve_table(result: Result, digits: int) -> pd.DataFrame:
     """Tabulate metrics as rows, stages as columns, mean and spread as text."""
     from engram.cli.result_display import format_mean_std
 
@@ -348,7 +504,8 @@ def _curve_table(result: Result) -> pd.DataFrame:
     several = len(result.labels) > 1
     names = table["metric"] + (" " + table["label"] if several else "")
     text = [
-        format_mean_std(mean, std) for mean, std in zip(table["mean"], table["std"], strict=True)
+        format_mean_std(mean, std, digits)
+        for mean, std in zip(table["mean"], table["std"], strict=True)
     ]
     wide = table.assign(line=names, text=text).pivot(index="line", columns="stage", values="text")
     wide = wide.loc[list(dict.fromkeys(names))].fillna("").rename_axis(columns=None)

@@ -14,6 +14,7 @@ from rich.text import Text
 from engram.cli.console import (
     escape_controls,
     messages_console,
+    print_heading,
     report_unreadable,
     results_console,
     say,
@@ -58,10 +59,14 @@ def question(plans: Sequence[Plan]) -> None:
 
 def print_outcome(result: Result, folder: Path, *, page: Path | None = None) -> None:
     """Print the table of results, findings, and the paths of records and report."""
-    results_console().print(summary_table(result))
-    if len(result.labels) > MOST_METHODS:
-        say(f"the first {MOST_METHODS} of {len(result.labels):,} methods; "
-            "engram metrics --csv prints all", style="dim")  # fmt: skip
+    for stream in result.streams:
+        if len(result.streams) > 1:
+            print_heading(stream)
+        part = result.select(stream=stream)
+        results_console().print(summary_table(part))
+        if len(part.labels) > MOST_METHODS:
+            say(f"the first {MOST_METHODS} of {len(part.labels):,} methods; "
+                "engram metrics --csv prints all", style="dim")  # fmt: skip
     print_footnotes(result)
     print_findings(diagnose(select_own_views(result), result.class_names))
     report_unreadable(result)
@@ -94,7 +99,7 @@ def select_own_views(result: Result) -> pd.DataFrame:
     return frame[frame["head"].isin(["", *result.heads])]
 
 
-def format_mean_std(mean: float, std: float) -> str:
+def format_mean_std(mean: float, std: float, digits: int = 3) -> str:
     """Format mean and standard deviation.
 
     Examples
@@ -108,17 +113,20 @@ def format_mean_std(mean: float, std: float) -> str:
     """
     if math.isnan(mean):
         return "-"
-    return f"{mean:.3f}" if math.isnan(std) else f"{mean:.3f} ± {std:.3f}"
+    text = f"{mean:.{digits}f}"
+    return text if math.isnan(std) else f"{text} ± {std:.{digits}f}"
 
 
 def reads_past(result: Result) -> set[str]:
     """Return the labels of methods that may read the training data of earlier tasks."""
     runs = [one for document in result.ledger for one in document.get("runs", [document])]
-    return {str(one["label"]) for one in runs if one.get("reads") == "past"} & {*result.labels}
+    past = {str(one["recipe"]) for one in runs if one.get("reads") == "past"}
+    pairs = zip(result.runs, result.run_labels, strict=True)
+    return {label for run, label in pairs if run.recipe in past}
 
 
 def summary_table(result: Result) -> Table:
-    """Tabulate score, forgetting and cost, one row per method."""
+    """Tabulate score, forgetting and cost of one stream, one row per method."""
     numbers, past = result.summary(), reads_past(result)
     costs = {str(label): row for label, row in result.cost().to_dict("index").items()}
     fair = [label not in past for label in numbers.index]

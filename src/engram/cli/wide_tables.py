@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_METHODS = 200  # methods printed side by side
 
 
-def print_table(title: str, table: pd.DataFrame) -> None:
+def print_table(title: str, table: pd.DataFrame, digits: int = 3) -> None:
     """A table of numbers or texts, in as many parts as the screen needs."""
     from rich.text import Text
 
@@ -25,12 +25,12 @@ def print_table(title: str, table: pd.DataFrame) -> None:
 
     if title == "metrics":
         table, more = _limit_methods(table)
-        table = _side_by_side(table)
+        table = _side_by_side(table, digits)
         if more:
             say(f"the first {MOST_METHODS} of {MOST_METHODS + more:,} methods; --csv prints all")
     else:
         results_console().print(Text(f"\n{title}", style="bold"))
-    cells = table.map(_format_cell)
+    cells = table.map(lambda value: _format_cell(value, digits))
     for block in _split_columns(cells, results_console().width):
         shown = make_plain_table(str(table.index.name or ""), *map(str, block.columns))
         for name, row in block.iterrows():
@@ -60,7 +60,7 @@ def _split_columns(cells: pd.DataFrame, width: int) -> Iterator[pd.DataFrame]:
     yield cells.iloc[:, start:]
 
 
-def _side_by_side(table: pd.DataFrame) -> pd.DataFrame:
+def _side_by_side(table: pd.DataFrame, digits: int) -> pd.DataFrame:
     """Metrics as lines, methods as columns, mean and spread as text."""
     from engram.cli.result_display import format_mean_std
 
@@ -69,7 +69,8 @@ def _side_by_side(table: pd.DataFrame) -> pd.DataFrame:
         for name, definition in zip(table["metric"], table["definition"], strict=True)
     ]
     text = [
-        format_mean_std(mean, std) for mean, std in zip(table["mean"], table["std"], strict=True)
+        format_mean_std(mean, std, digits)
+        for mean, std in zip(table["mean"], table["std"], strict=True)
     ]
     wide = table.assign(metric=names, text=text).pivot(
         index="metric", columns="label", values="text"
@@ -77,9 +78,9 @@ def _side_by_side(table: pd.DataFrame) -> pd.DataFrame:
     return wide.loc[list(dict.fromkeys(names)), list(dict.fromkeys(table["label"]))]
 
 
-def _format_cell(value: Any) -> str:
+def _format_cell(value: Any, digits: int) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.3f}"
+        return "" if math.isnan(value) else f"{value:.{digits}f}"
     return str(value)

@@ -161,7 +161,7 @@ class OrderStudy:
 
     @property
     def names(self) -> list[str]:
-        """One name per recipe: its label, with its id if several share the label."""
+        """One name per recipe: its label, with what differs if several share the label."""
         return self.result.labels
 
     def _recipe(self, label: str) -> str:
@@ -169,9 +169,6 @@ class OrderStudy:
         known = self._recipes()
         if label in known.values():
             return label
-        same = [key for name, key in known.items() if name == f"{label} [{key}]"]
-        if same:
-            raise bad("label", f"an id ({', '.join(same)}), since recipes share this label", label)
         if label not in known:
             raise unknown("label", label, known)
         return known[label]

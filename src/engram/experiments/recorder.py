@@ -43,6 +43,7 @@ from engram.records import (
     read,
     run_id,
 )
+from engram.records.display_names import is_automatic
 from engram.records.journal import RecordFile
 from engram.records.locks import Claims
 from engram.records.long_table import to_frame
@@ -103,6 +104,8 @@ class Recorder:
                 self.callback.note(note)
             self.open = [plan for plan in plans if not self._finished(plan)]
             self._say_diverged()
+            if not self._worker:
+                self._relabel_finished(self.folder)
             if not self.open and not self._worker:
                 with suppress(OSError):  # left by a worker that died after recording all
                     self.folder.tidy(plan.key for plan in plans)
@@ -121,6 +124,16 @@ class Recorder:
     def _finished(self, plan: Plan) -> bool:
         assert self.folder is not None
         return self.folder.ended(*plan.key, stages=len(plan.run.stream))
+
+    def _relabel_finished(self, folder: RunDirectory) -> None:
+        """Record a new label of an experiment that is recorded; nothing is trained."""
+        known = set(folder.recipes())
+        for recipe, plan in {plan.recipe: plan for plan in self.plans}.items():
+            if recipe not in known or is_automatic(plan.label, plan.content):
+                continue  # no label was asked for: one that was given before stays
+            content = folder.recipe(recipe)
+            if content.get("label") != plan.label:
+                folder.write_recipe(recipe, {**content, "label": plan.label})
 
     def _say_diverged(self) -> None:
         """Note the runs that diverged, which count as finished although they have no last stage."""
@@ -200,7 +213,11 @@ class Recorder:
         """
         for where in {(p.recipe, p.order): 0 for p in self.open if p.keep != "counts"}:
             folder.write_items(*where, self._items[where])
+        known = set(folder.recipes())
         for recipe, content in {plan.recipe: plan.content for plan in self.open}.items():
+            if recipe in known and is_automatic(str(content["label"]), content):
+                given = folder.recipe(recipe).get("label") or content["label"]
+                content = {**content, "label": given}  # more seeds of it change no name
             folder.write_recipe(recipe, content)
         if not self._worker:
             folder.list_recipes(plan.recipe for plan in self.plans)

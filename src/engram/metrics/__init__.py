@@ -31,6 +31,7 @@ from engram.metrics.label_hierarchy import ancestors, hierarchical_f1, mistake_d
 from engram.metrics.matrix import (
     FORGETTING_DEFINITIONS,
     average_accuracy,
+    average_incremental_accuracy,
     backward_transfer,
     curve,
     forgetting,
@@ -92,6 +93,7 @@ __all__ = [
     "aupr_in",
     "auroc",
     "average_accuracy",
+    "average_incremental_accuracy",
     "backward_transfer",
     "benjamini_hochberg",
     "bootstrap_interval",

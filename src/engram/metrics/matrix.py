@@ -188,6 +188,21 @@ def average_accuracy(matrix: Any, *, stage: int | None = None, counts: Any = Non
     return as_plain(np.where(total > 0, pooled / np.where(total > 0, total, 1.0), np.nan))
 
 
+def average_incremental_accuracy(matrix: Any, *, stage: int | None = None) -> Reduced:
+    """Mean over the stages so far of the average accuracy after each, `A_1` to `A_k` (iCaRL).
+
+    The headline of papers on class-incremental learning.
+
+    Examples
+    --------
+    >>> round(average_incremental_accuracy([[0.9], [0.95, 0.8], [0.7, 0.5, 0.96]]), 6)
+    0.831667
+    """
+    array, k = _check_matrix(matrix, stage)
+    averages = [array[..., i, : i + 1].mean(axis=-1) for i in range(k + 1)]
+    return as_plain(np.mean(averages, axis=0))
+
+
 def forgetting(matrix: Any, *, definition: str = "max", stage: int | None = None) -> Reduced:
     """Mean forgetting of the earlier tasks; NaN after the first stage, which has none.
 

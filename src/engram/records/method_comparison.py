@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +30,12 @@ class MethodComparison:
     metric, level
         The metric, and the confidence level of the intervals.
     methods
-        By label, highest mean first: runs, mean, and the ends of its t interval.
+        By label, highest mean first: runs, mean, and the ends of its t interval. By stream and
+        label if there are several streams.
     pairs
         By (label, label), the first the one with the higher mean: how many runs they share (same
-        stream, seed and order), the mean difference with its t interval, the p value of the paired
-        t test, and that value corrected for the number of pairs (Holm).
+        seed and order), the mean difference with its t interval, the p value of the paired t test,
+        and that value corrected for the number of pairs on the stream (Holm).
     """
 
     metric: str
@@ -48,12 +49,19 @@ class MethodComparison:
         words = f"{self.metric}: {self.level:.0%} t intervals over runs"
         if len(self.pairs):
             words += (
-                "; pairs by stream, seed and order: paired t test, p_holm is corrected for "
-                f"{plural(len(self.pairs), 'comparison')}"
+                "; pairs by seed and order: paired t test, p_holm is corrected for "
+                f"{self._describe_counts()}"
             )
         if (self.methods["runs"] < 2).any():
             words += ". A single run has no interval: use at least 3 seeds"
         return words
+
+    def _describe_counts(self) -> str:
+        if self.pairs.index.nlevels == 2:
+            return plural(len(self.pairs), "comparison")
+        counts = self.pairs.groupby(level="stream", sort=False).size()
+        told = ", ".join(f"{plural(count, 'comparison')} on {on}" for on, count in counts.items())
+        return f"{told}, each stream by itself"
 
     def __str__(self) -> str:
         tables = [self.methods, format_p_values(self.pairs)] if len(self.pairs) else [self.methods]
@@ -81,13 +89,16 @@ def format_p(value: float) -> str:
 
 def compare_methods(
     result: Result,
-    metric: str | None = None,
+    metric: str | Callable[..., Any] | None = None,
     *,
     level: float = 0.95,
     stage: int | None = None,
     **options: Any,
 ) -> MethodComparison:
     """Compare methods: each mean with its interval, and a paired test of every pair.
+
+    Streams are compared apart, each with its own correction for the number of pairs: a result on
+    further data changes no p value.
 
     Parameters
     ----------
@@ -107,20 +118,36 @@ def compare_methods(
     >>> found.pairs.index.tolist(), bool(found.pairs["p_holm"].iloc[0] < 0.05)
     ([('ER', 'Finetune')], True)
     """
+    import pandas as pd
+
     if metric is None:
         names = list(dict.fromkeys(map(average_name, result.figures))) or ["average_accuracy"]
         if len(names) > 1:
             raise bad("metric", f"one of {', '.join(names)}, since the runs have both", None)
         metric = names[0]
     values = result.metric(metric, stage=stage, **options)
-    streams = {
-        run.recipe: json.dumps(
-            result.recipes.get(run.recipe, {}).get("stream"), sort_keys=True, default=str
-        )
-        for run in result.runs
-    }
-    blocks = [(streams[run.recipe], run.seed, run.order) for run in result.runs]
-    return compare_blocks(metric, result.run_labels, blocks, values, level=level)
+    streams, labels = result.run_streams, result.run_labels
+    if len(result.streams) > 1:
+        labels = result.run_methods
+    found = {}
+    for stream in result.streams:
+        own = [number for number, name in enumerate(streams) if name == stream]
+        found[stream] = compare_blocks(
+            metric_name(metric), [labels[n] for n in own],
+            [(result.runs[n].seed, result.runs[n].order) for n in own], values[own], level=level,
+        )  # fmt: skip
+    if len(found) == 1:
+        return found.popitem()[1]
+    methods, pairs = (
+        pd.concat({stream: getattr(one, part) for stream, one in found.items()}, names=["stream"])
+        for part in ("methods", "pairs")
+    )
+    return MethodComparison(metric_name(metric), level, methods, pairs)
+
+
+def metric_name(metric: str | Callable[..., Any]) -> str:
+    """Return the name of a metric, of a function its own."""
+    return metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))
 
 
 def compare_blocks(

@@ -111,7 +111,8 @@ def load_into_memory(
     items = {key: found for key in runs if (found := result.items(*key)) is not None}
     arrays = [result.stored.stored(*place) for place in result.stored]
     return Result(
-        result.frame(), recipes=result.recipes, items=items, ledger=result.ledger,
+        result.recorded_frame(), recipes=result.labelled_recipes(), items=items,
+        ledger=result.ledger,
         predictions=[result.predictions.get(*key) for key in result.predictions],
         arrays=ProbeArrays(memory=[one for one in arrays if one is not None]),
         problems=result.problems, environment=result.environment, models=(models or {}).get,
@@ -172,7 +173,7 @@ def combine(results: Iterable[Result]) -> Result:
     several = list(results)
     if not several:
         raise bad("results", "at least one Result", "none")
-    tables = [from_frame(one.frame()) for one in several]
+    tables = [from_frame(one.recorded_frame()) for one in several]
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     part = np.repeat(np.arange(len(tables), dtype=np.int32), [len(t) for t in tables])
     whole = drop_repeats(
@@ -189,7 +190,7 @@ def combine(results: Iterable[Result]) -> Result:
 
     return Result(
         to_frame(whole.table), items=items,
-        recipes={key: value for one in several for key, value in one.recipes.items()},
+        recipes={k: v for one in several for k, v in one.labelled_recipes().items()},
         predictions=Predictions.join(one.predictions for one in several),
         arrays=ProbeArrays.join(one.stored for one in several),
         problems=[p for one in several for p in one._problems],

@@ -6,6 +6,7 @@ The functions below it compute curves, group accuracy, label refinement and the 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ from engram.records import head_views
 from engram.records.label_tree import distinct_rows, find_label_tree, refinement_pairs
 from engram.records.long_table import from_frame
 from engram.records.method_comparison import compare_methods
+from engram.records.method_ranking import rank_methods_of
 from engram.records.prediction_scoring import average_name
 from engram.records.recompute import find_final_prediction, find_prediction
 from engram.records.run_arrays import Floats, RunKey
@@ -77,9 +79,13 @@ class Result(RunTable):
     def _repr_html_(self) -> str:
         return render_html(self)
 
-    def metric(self, name: str, *, stage: int | None = None, **options: Any) -> Floats:
+    def metric(
+        self, name: str | Callable[..., Any], *, stage: int | None = None, **options: Any
+    ) -> Floats:
         """Compute a metric of every run, [run]; names and options as in `engram.metrics`.
 
+        A function of your own gets the matrix [stage, task] of one run up to the stage, NaN above
+        the diagonal, and returns a number.
         ``f1_score``, ``top_k_accuracy``: from stored predictions. Runs over label sets have
         ``[learning_]precision_weighted_jaccard`` in place of accuracies. NaN for runs scored
         otherwise or short of the stage (default: the last), and for ``forward_transfer`` where
@@ -90,7 +96,7 @@ class Result(RunTable):
 
         return compute_metric(self, name, stage=stage, **options)
 
-    def curve(self, name: str, **options: Any) -> Floats:
+    def curve(self, name: str | Callable[..., Any], **options: Any) -> Floats:
         """Compute a matrix metric after every stage, [run, stage]."""
         stages = range(self.matrix.shape[1])
         return np.stack([self.metric(name, stage=k, **options) for k in stages], axis=-1)
@@ -134,6 +140,7 @@ class Result(RunTable):
         return summary(self, definition=definition, stage=stage)
 
     compare = compare_methods
+    ranks = rank_methods_of
 
     def cost(self) -> pd.DataFrame:
         """Tabulate time, steps, parameters and memory: mean over runs, one line per label."""
@@ -163,7 +170,7 @@ class Result(RunTable):
         """
         from engram.records.novelty_records import novelty_table
 
-        return novelty_table(self)
+        return self.name_streams(novelty_table(self))
 
     def false_alarms(self, rate: float = 0.05) -> pd.DataFrame:
         """Tabulate how often detectors flag inside items, at a threshold for a given rate.
@@ -174,7 +181,7 @@ class Result(RunTable):
         """
         from engram.records.novelty_records import false_alarms
 
-        return false_alarms(self, rate)
+        return self.name_streams(false_alarms(self, rate))
 
     def tuned(self) -> pd.DataFrame:
         """Tabulate the options chosen for tuned detectors (`engram.novelty.Tuned`).
@@ -184,7 +191,7 @@ class Result(RunTable):
         """
         from engram.records.novelty_records import tuning_table
 
-        return tuning_table(self)
+        return self.name_streams(tuning_table(self))
 
     def class_accuracy(self, *, stage: int | None = None) -> pd.DataFrame:
         """Tabulate the accuracy of each class (columns: ids) after a stage (default: the last)."""
@@ -325,7 +332,7 @@ def curves(result: Result) -> pd.DataFrame:
             if one.runs[place]
         ]
     columns = ["label", "metric", "stage", "mean", "std", "runs"]
-    return pd.DataFrame(rows, columns=pd.Index(columns))
+    return result.name_streams(pd.DataFrame(rows, columns=pd.Index(columns)))
 
 
 # Accuracy on groups of test rows, given by an attribute of the data.
@@ -402,12 +409,20 @@ def render_html(result: Result) -> str:
     numbers, names = result.summary(), summary_names(result)
     costs = result.cost()
     rows = []
+    several = ["stream"] if len(result.streams) > 1 else []
     for label, row in list(numbers.iterrows())[:MOST_LABELS]:
         cells = [_format_cell(row[name], row[f"{name}_std"]) for name in names]
         seconds = costs["seconds"].get(label, np.nan) if "seconds" in costs else np.nan
         taken = "-" if np.isnan(seconds) else f"{seconds:.1f} s"
-        rows.append([label, int(row["runs"]), *cells, taken])
-    titles = ["method", "runs", *(name.replace("_", " ") for name in names), "time per run"]
+        who = label if isinstance(label, tuple) else (label,)
+        rows.append([*who, int(row["runs"]), *cells, taken])
+    titles = [
+        *several,
+        "method",
+        "runs",
+        *(name.replace("_", " ") for name in names),
+        "time per run",
+    ]
     more = len(numbers) - len(rows)
     lost = len(result.diverged)
     remarks = [
@@ -446,7 +461,7 @@ def refinement(result: Result, *, stage: int | None) -> pd.DataFrame:
             rows.append((label, *(name.split("/", 1)[1] for name in names), *values))
     keys = ["label", "superclass", "subclass"]
     table = pd.DataFrame(rows, columns=pd.Index([*keys, *PAIR_SHARES]))
-    return table.groupby(keys, sort=False).mean()
+    return result.name_streams(table.groupby(keys, sort=False).mean())
 
 
 class LabelConfusion(NamedTuple):
@@ -479,7 +494,7 @@ def label_confusion(result: Result, run: RunKey | int, *, stage: int | None) -> 
 def save(result: Result, path: str | os.PathLike[str]) -> None:
     """Implement `Result.save`."""
     folder = RunDirectory(path)
-    for recipe, content in result.recipes.items():
+    for recipe, content in result.labelled_recipes().items():
         folder.write_recipe(recipe, content)
     folder.list_recipes(run.recipe for run in result.runs)
     for run in dict.fromkeys((run.recipe, run.order) for run in result.runs):
@@ -487,7 +502,7 @@ def save(result: Result, path: str | os.PathLike[str]) -> None:
         if items is not None:
             folder.write_items(*run, items)
     folder.append(
-        from_frame(result.frame()),
+        from_frame(result.recorded_frame()),
         predictions=[result.predictions.get(*key) for key in result.predictions],
         arrays=[
             one for place in result.stored if (one := result.stored.stored(*place)) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -32,8 +32,7 @@ class RunArrangement(NamedTuple):
     """The runs of a long table, and the run of each row."""
 
     runs: list[RunKey]
-    labels: list[str]  # one per run, made distinct for different recipes
-    written: list[str]  # one per run, as in the table
+    written: list[str]  # label of each run, as in the table
     run: Ints  # [rows] index into the runs
 
 
@@ -66,10 +65,7 @@ def arrange_runs(frame: pd.DataFrame) -> RunArrangement:
     names = order.categories[order.codes.to_numpy()[first]]
     runs = [RunKey(str(r), int(s), str(o)) for r, s, o in zip(ids, seed[first], names, strict=True)]
     given = [str(x) for x in frame["label"].iloc[first]]
-    labels = [label or one.recipe for label, one in zip(given, runs, strict=True)]
-    return RunArrangement(
-        runs, _make_labels_distinct(labels, runs), given, np.asarray(run, np.int64)
-    )
+    return RunArrangement(runs, given, np.asarray(run, np.int64))
 
 
 def sort_by_run(
@@ -87,15 +83,17 @@ def sort_by_run(
     return frame.iloc[np.argsort(row, kind="stable")].reset_index(drop=True)
 
 
-def _make_labels_distinct(labels: list[str], runs: list[RunKey]) -> list[str]:
-    """Append the recipe id to labels that two recipes share."""
-    recipes: dict[str, set[str]] = {}
-    for label, run in zip(labels, runs, strict=True):
-        recipes.setdefault(label, set()).add(run.recipe)
-    return [
-        f"{label} [{run.recipe}]" if len(recipes[label]) > 1 else label
-        for label, run in zip(labels, runs, strict=True)
-    ]
+def replace_labels(frame: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFrame:
+    """Return the frame with the label of each recipe id; the original stays as it is."""
+    import pandas as pd
+
+    recipe = frame["recipe"].cat
+    words = [labels.get(str(one), "") for one in recipe.categories]
+    known = list(dict.fromkeys(words))
+    place = {word: number for number, word in enumerate(known)}
+    codes = np.array([place[word] for word in words], np.int64)[recipe.codes.to_numpy()]
+    column = pd.Categorical.from_codes(codes, categories=pd.Index(known))
+    return frame.assign(label=column)
 
 
 def end_of_stage_rows(frame: pd.DataFrame, metric: str) -> npt.NDArray[np.bool_]:

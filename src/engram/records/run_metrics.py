@@ -5,7 +5,7 @@ chance or a reference run.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,17 +26,24 @@ if TYPE_CHECKING:
 
 MATRIX_METRICS = (
     "average_accuracy", "forgetting", "backward_transfer", "learning_accuracy",
-    "forward_transfer", "intransigence", "forgetting_bound",
+    "forward_transfer", "intransigence", "forgetting_bound", "average_incremental_accuracy",
 )  # fmt: skip
 HELD_OUT = {"post_valid": "post_valid_score", "valid": "valid_score"}  # kind of rows: metric
 CURRENT_TASK = "current_task"  # the task just learnt
-ONLY_ACCURACY = ("average_accuracy", "learning_accuracy", "forward_transfer")
+ONLY_ACCURACY = (
+    "average_accuracy", "average_incremental_accuracy", "learning_accuracy", "forward_transfer",
+)  # fmt: skip
+LOWER_IS_BETTER = ("forgetting", "intransigence", "forgetting_bound")
 
 
-def compute_metric(result: Result, name: str, *, stage: int | None, **options: Any) -> Floats:
+def compute_metric(
+    result: Result, name: str | Callable[..., Any], *, stage: int | None, **options: Any
+) -> Floats:
     """Compute a matrix metric of every run, [run]; NaN for runs with another figure."""
     from engram import metrics
 
+    if callable(name):
+        return _apply_function(result, name, stage, options)
     if name in (*SET_SCORES, *LABEL_VIEWS, *HELD_OUT.values()):
         return _overall_score(result, name, stage)
     if name == CURRENT_TASK:
@@ -125,6 +132,27 @@ def leaves_out_stages(recipe: Mapping[str, Any]) -> bool:
         and method.get("name") == "Joint"
         and bool(method.get("skip", 0))
     )
+
+
+def _apply_function(
+    result: Result, function: Callable[..., Any], stage: int | None, options: dict[str, Any]
+) -> Floats:
+    """Apply a function of one run's matrix [stage, task] to every run that reached the stage."""
+    values = np.full(len(result.runs), np.nan)
+    for number, (matrix, tasks) in enumerate(zip(result.matrix, result.tasks, strict=True)):
+        k = int(tasks) - 1 if stage is None else stage + (int(tasks) if stage < 0 else 0)
+        if not 0 <= k < tasks:
+            continue
+        part = matrix[: k + 1, : k + 1].copy()
+        if np.isnan(part.diagonal()).any():
+            continue  # it diverged, or is not finished
+        found = function(part, **options)
+        try:
+            values[number] = float(found)
+        except (TypeError, ValueError) as problem:
+            expected = "a function of a matrix [stage, task] that returns one number"
+            raise bad("metric", expected, found) from problem
+    return values
 
 
 READ_AHEAD = ("first", "pyclad")  # forgetting from accuracies of tasks before they are learnt

@@ -10,6 +10,7 @@ import numpy as np
 
 from engram.errors import BadArgument, RecordError, bad, check_choice, unknown
 from engram.records import run_arrays as _arrange
+from engram.records.display_names import DisplayNames
 from engram.records.predictions import Prediction, Predictions
 from engram.records.probe_arrays import ProbeArrays
 from engram.records.run_arrays import Floats, RunKey
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from engram.records.saved_models import ModelLocation, ModelSource
 
+_SELECTED_BY = ("label", "method", "stream", "recipe", "seed", "order")
 _FEW_SEEDS = 8  # seeds listed in a message
 ItemSource = (
     Callable[[str, str], "EvaluationItems | None"] | Mapping[tuple[str, str], EvaluationItems]
@@ -49,6 +51,7 @@ class RunTable:
         head: str | None = None,
         arranged: _arrange.RunArrangement | None = None,
         models: ModelSource | None = None,
+        names: DisplayNames | None = None,
     ) -> None:
         if head is not None:
             check_choice("head", head, HEADS)
@@ -65,6 +68,7 @@ class RunTable:
         self.environment = list(environment)
         self._head = head
         self._models = models
+        self._given_names = names
 
     # -- what is there -----------------------------------------------------------------------
 
@@ -76,21 +80,97 @@ class RunTable:
         """The runs as (recipe, seed, order); the first axis of every array follows this list."""
         return list(self._arranged.runs)
 
+    @cached_property
+    def display_names(self) -> DisplayNames:
+        """Names of recipes; those of a part are the names that the whole has."""
+        if self._given_names is not None:
+            return self._given_names
+        pairs = zip(self._arranged.runs, self._arranged.written, strict=True)
+        written = {run.recipe: label for run, label in pairs}
+        return DisplayNames({one: self.recipes.get(one, {}) for one in written}, written)
+
     @property
     def run_labels(self) -> list[str]:
-        """The label of each run, in the order of `runs`."""
-        return list(self._arranged.labels)
+        """The label of each run, in the order of `runs`; no two recipes have the same.
+
+        It is the label that was given or else the name of the method, with the options and the
+        stream by which recipes of one name differ.
+        """
+        names = self.display_names.labels
+        return [names[run.recipe] for run in self._arranged.runs]
 
     @property
     def labels(self) -> list[str]:
         """Each label once, in order of appearance."""
-        return list(dict.fromkeys(self._arranged.labels))
+        return list(dict.fromkeys(self.run_labels))
+
+    @property
+    def run_methods(self) -> list[str]:
+        """The name of each run's method, in the order of `runs`; the same on several streams."""
+        names = self.display_names.methods
+        return [names[run.recipe] for run in self._arranged.runs]
+
+    @property
+    def run_streams(self) -> list[str]:
+        """The name of each run's stream, in the order of `runs`."""
+        names = self.display_names.streams
+        return [names[run.recipe] for run in self._arranged.runs]
+
+    @property
+    def streams(self) -> list[str]:
+        """The name of each stream once, in order of appearance.
+
+        Numbers on different streams are not comparable: tables have them apart.
+        """
+        return list(dict.fromkeys(self.run_streams))
+
+    def name_streams(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Put the streams before the labels of a table, if there are several; lines by stream.
+
+        Labels then are the names of methods, which are the same on all streams.
+        """
+        if len(self.streams) < 2:
+            return table
+        keys = [str(name) for name in table.index.names] if "label" in table.index.names else []
+        flat = table.reset_index() if keys else table
+        who = zip(self.run_streams, self.run_methods, strict=True)
+        told = dict(zip(self.run_labels, who, strict=True))
+        place = {stream: number for number, stream in enumerate(self.streams)}
+        pairs = [told[label] for label in flat["label"]]
+        flat = flat.assign(label=[method for _, method in pairs])
+        flat.insert(0, "stream", [stream for stream, _ in pairs])
+        order = np.argsort([place[stream] for stream, _ in pairs], kind="stable")
+        found: pd.DataFrame = flat.iloc[order].reset_index(drop=True)
+        return found.set_index(["stream", *keys]) if keys else found
+
+    def rename(self, names: Mapping[str, str]) -> Self:
+        """Return the same runs with other labels; nothing is trained.
+
+        Parameters
+        ----------
+        names
+            Old to new. The name of a method renames it on every stream.
+
+        Examples
+        --------
+        >>> from engram.records import Rows
+        >>> rows = Rows(recipe="r", label="ER", seed=0)
+        >>> rows.add("accuracy", 0.5, stage=0, task=0, head="single")
+        >>> RunTable(rows.frame()).rename({"ER": "Replay"}).labels
+        ['Replay']
+        """
+        return self._like(
+            self._frame,
+            head=self._head,
+            arranged=self._arranged,
+            names=self.display_names.rename(names),
+        )
 
     @cached_property
     def by_label(self) -> dict[str, _arrange.Ints]:
         """The indices of the runs of each label, in order of appearance."""
         found: dict[str, list[int]] = {}
-        for number, label in enumerate(self._arranged.labels):
+        for number, label in enumerate(self.run_labels):
             found.setdefault(label, []).append(number)
         return {label: np.array(numbers, np.int64) for label, numbers in found.items()}
 
@@ -208,8 +288,8 @@ class RunTable:
     # -- the table and parts of it -----------------------------------------------------------
 
     def frame(self) -> pd.DataFrame:
-        """The long table: one number per row."""
-        return self._frame.copy(deep=False)
+        """The long table: one number per row, with the labels shown in all tables."""
+        return _arrange.replace_labels(self._frame, self.display_names.labels)
 
     def _like(
         self,
@@ -217,17 +297,36 @@ class RunTable:
         *,
         head: str | None,
         arranged: _arrange.RunArrangement | None = None,
+        names: DisplayNames | None = None,
     ) -> Self:
         return type(self)(
             frame, recipes=self.recipes, predictions=self.predictions, items=self._items,
             arrays=self.stored, problems=self._problems, ledger=self.ledger,
             environment=self.environment, head=head, arranged=arranged, models=self._models,
+            names=names or self.display_names,
         )  # fmt: skip
 
     def ends(self) -> Self:
         """Keep only the numbers at the ends of stages, a far smaller table."""
         rows = self._frame["step"].to_numpy() == -1
         return self._like(self._frame[rows], head=self._head)
+
+    def recorded_frame(self) -> pd.DataFrame:
+        """Return the long table as it is recorded: with the labels that were given."""
+        new = self.display_names.renamed
+        if not new:
+            return self._frame
+        pairs = zip(self._arranged.runs, self._arranged.written, strict=True)
+        written = {run.recipe: label for run, label in pairs}
+        return _arrange.replace_labels(self._frame, written | new)
+
+    def labelled_recipes(self) -> dict[str, dict[str, Any]]:
+        """Return the recipes, with the labels of those that were renamed."""
+        new = self.display_names.renamed
+        return {
+            one: {**content, "label": new[one]} if one in new else content
+            for one, content in self.recipes.items()
+        }
 
     def view(self, *, head: str) -> Self:
         """Return the same runs in another head view: ``single`` or ``multi``."""
@@ -239,17 +338,17 @@ class RunTable:
         return self._like(self._frame, head=head, arranged=self._arranged)
 
     def select(self, **wanted: Any) -> Self:
-        """Select runs by label, recipe, seed or order (a value or several each).
+        """Select runs by label, method, stream, recipe, seed or order (a value or several each).
 
         Raises for a value that no run has, and for values that no run has together.
         """
         keep = np.ones(len(self.runs), np.bool_)
         for name, values in wanted.items():
-            if name not in ("label", "recipe", "seed", "order"):
-                raise unknown("select", name, ("label", "recipe", "seed", "order"))
+            if name not in _SELECTED_BY:
+                raise unknown("select", name, _SELECTED_BY)
             several = isinstance(values, Iterable) and not isinstance(values, str)
             allowed = set(values) if several else {values}
-            have = self.run_labels if name == "label" else [getattr(r, name) for r in self.runs]
+            have = self._values_by_run(name)
             for value in allowed - set(have):
                 raise (
                     _raise_absent_seed(value, have)
@@ -259,7 +358,17 @@ class RunTable:
             keep &= np.array([h in allowed for h in have], np.bool_)
         if wanted and not keep.any():
             raise bad("select", "values that some run has together", wanted)
-        return self._like(self._frame[keep[self._arranged.run]], head=self._head)
+        names = None
+        if "stream" in wanted:
+            chosen = {run.recipe for run, kept in zip(self.runs, keep, strict=True) if kept}
+            names = self.display_names.only(chosen)
+        return self._like(self._frame[keep[self._arranged.run]], head=self._head, names=names)
+
+    def _values_by_run(self, name: str) -> list[Any]:
+        own = {"label": "run_labels", "method": "run_methods", "stream": "run_streams"}
+        if name in own:
+            return list(getattr(self, own[name]))
+        return [getattr(run, name) for run in self.runs]
 
     def of_runs(self, runs: Iterable[tuple[str, int, str]]) -> Self:
         """Keep only these runs (recipe, seed, order); recipes in the order given.

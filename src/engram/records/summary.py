@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from engram.records.result import Result
 
+INCREMENTAL = "average_incremental_accuracy"
 _COSTS = {
     "seconds": "sum", "steps": "sum", "parameters": "max", "state_bytes": "max",
     "network_bytes": "max", "buffer_bytes": "max", "optimizer_bytes": "max",
@@ -51,7 +52,8 @@ def summary(result: Result, *, definition: str, stage: int | None) -> pd.DataFra
     for name, numbers in values.items():
         found = summarise_groups(numbers, groups)
         columns |= {name: found.mean, f"{name}_std": found.std}
-    return pd.DataFrame(columns, index=pd.Index(result.labels, name="label"))
+    table = pd.DataFrame(columns, index=pd.Index(result.labels, name="label"))
+    return result.name_streams(table)
 
 
 def summary_names(result: Result) -> list[str]:
@@ -62,18 +64,21 @@ def summary_names(result: Result) -> list[str]:
     >>> import engram
     >>> result = engram.run(engram.load("blobs"), epochs=1)
     >>> summary_names(result)
-    ['average_accuracy', 'forgetting', 'backward_transfer', 'learning_accuracy']
+    ['average_accuracy', 'average_incremental_accuracy', 'forgetting', 'backward_transfer',
+     'learning_accuracy']
     """
     figures = [name for name in FIGURES if name in result.figures] or [FIGURES[0]]
     first, last = map(average_name, figures), map(learning_name, figures)
     now = [CURRENT_TASK] if any(name in SET_SCORES for name in figures) else []
-    return [*first, *now, "forgetting", "backward_transfer", *last]
+    rising = [INCREMENTAL] if FIGURES[0] in figures else []
+    return [*first, *rising, *now, "forgetting", "backward_transfer", *last]
 
 
 def plain_metric_names(result: Result) -> list[str]:
     """Return every metric without options to choose, given the figures of the runs."""
     figures = [name for name in FIGURES if name in result.figures] or [FIGURES[0]]
     first = [average_name(name) for name in figures]
+    first += [INCREMENTAL] if FIGURES[0] in figures else []
     if any(name in SET_SCORES for name in figures):  # all set scores are recorded
         first += [name for name in reversed(SET_SCORES) if name not in first]
         first += [CURRENT_TASK, *recorded_views(result)]
@@ -139,7 +144,7 @@ def cost_table(result: Result) -> pd.DataFrame:
         if run_arrays.end_of_stage_rows(frame, name).any()
     }
     table = pd.DataFrame({"label": result.run_labels, **columns})
-    return table.groupby("label", sort=False).mean()
+    return result.name_streams(table.groupby("label", sort=False).mean())
 
 
 def class_accuracy(result: Result, *, stage: int | None) -> pd.DataFrame:
@@ -204,15 +209,20 @@ def describe_result(result: Result) -> str:
         return "Result(no runs)"
     lines = [headline(result)]
     table = result.summary()
-    width = max(len("method"), *(len(label) for label in table.index))
     names = summary_names(result)
-    titles = [f"{name:>18}" for name in names]
-    lines.append("  " + " ".join([f"{'method':{width}}", f"{'runs':>4}", *titles]))
-    for label, row in table.iterrows():
-        cells = [
-            f"{_format_cell(row[name], row[f'{name}_std']):>{max(18, len(name))}}" for name in names
-        ]
-        lines.append("  " + " ".join([f"{label!s:{width}}", f"{int(row['runs']):4d}", *cells]))
+    several = len(result.streams) > 1
+    for stream in result.streams:
+        own = table.loc[stream] if several else table
+        lines += [f"  {stream}"] * several
+        width = max(len("method"), *(len(str(label)) for label in own.index))
+        titles = [f"{name:>18}" for name in names]
+        lines.append("  " + " ".join([f"{'method':{width}}", f"{'runs':>4}", *titles]))
+        for label, row in own.iterrows():
+            cells = [
+                f"{_format_cell(row[name], row[f'{name}_std']):>{max(18, len(name))}}"
+                for name in names
+            ]
+            lines.append("  " + " ".join([f"{label!s:{width}}", f"{int(row['runs']):4d}", *cells]))
     unfinished = int((table["runs"] - table["finished"]).sum())
     if unfinished:
         lines.append(
@@ -355,7 +365,7 @@ def probe_table(result: Result) -> pd.DataFrame:
     """Implement `Result.probes`."""
     frame, chosen = result._frame, is_probe_row(result._frame)
     labels = np.array(result.run_labels, dtype=object)[result._arranged.run[chosen]]
-    return summarise_runs(frame[chosen].assign(label=labels))
+    return result.name_streams(summarise_runs(frame[chosen].assign(label=labels)))
 
 
 def summarise_runs(rows: pd.DataFrame) -> pd.DataFrame:

@@ -24,10 +24,10 @@ from engram.report import report_tables
 from engram.report.figures import COLOR_SCALE
 from engram.report.method_styles import Style
 from engram.report.plot_tables import describe_streams
-from engram.report.report_data import DEFINITIONS, ReportData, build_report_data
+from engram.report.report_data import DEFINITIONS, ReportData, digest_streams
 from engram.report.report_inputs import ReportInput
 from engram.report.section_types import DrawnMethods, Section
-from engram.report.sections import build_sections, choose_methods, list_panels
+from engram.report.sections import build_stream_sections, choose_methods, list_panels
 from engram.report.table import Column, Table, format_cell, is_missing, render_table
 
 MOST_RECIPES = 200
@@ -71,10 +71,11 @@ def build(inputs: ReportInput, out: str | os.PathLike[str], *, title: str | None
 
 def render_page(inputs: ReportInput, *, title: str | None = None) -> str:
     """Render the report as HTML."""
-    facts = build_report_data(inputs)
-    cast = choose_methods(facts)
-    built = build_sections(facts, cast)
-    tables = report_tables.build_tables(inputs, facts)
+    parts, facts = digest_streams(inputs)
+    cast = choose_methods(*(part for _, part in parts.values()))
+    ranked = report_tables.rank_streams(facts) if len(parts) > 1 else {}
+    built = build_stream_sections(parts, cast, ranked)
+    tables = report_tables.build_tables(inputs, parts, facts)
     shown = {table.name: report_tables.limit_rows(table) for table in tables}
     views = head_views(facts)
     own = choose_head(inputs.recipes, views)
@@ -119,6 +120,14 @@ def render_page(inputs: ReportInput, *, title: str | None = None) -> str:
         css=Markup(_asset(environment, "report.css")),
     )
     return text
+
+
+def draw_all_sections(inputs: ReportInput) -> tuple[list[Section], list[str]]:
+    """Draw the sections of a report, and list its head views."""
+    parts, whole = digest_streams(inputs)
+    cast = choose_methods(*(part for _, part in parts.values()))
+    ranked = report_tables.rank_streams(whole) if len(parts) > 1 else {}
+    return build_stream_sections(parts, cast, ranked), head_views(whole)
 
 
 def content_security_policy(*scripts: str) -> str:
@@ -213,7 +222,7 @@ def _facts_line(facts: ReportData) -> str:
     if not len(runs):
         return "No runs."
     counts = [
-        (facts.methods["name"].nunique(), "method"),
+        (len({facts.short_names[name] for name in facts.methods["name"]}), "method"),
         (len(runs), "run"),
         (runs["seed"].nunique(), "seed"),
         (runs["order"].nunique(), "order"),

@@ -1,66 +1,13 @@
-"""Facts that a report takes from recipes: names of streams, and which methods are references."""
+"""Facts that a report takes from recipes: data sets, and which methods are references."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 # Methods that train on past data too: references, not competitors.
 READS_PAST = frozenset({"Joint", "IncrementalJoint", "ERInfinite"})
 REFERENCES = frozenset({"Joint", "IncrementalJoint"})
-
-
-def stream_name(recipe: Mapping[str, Any]) -> str:
-    """Describe the stream of a recipe in a short text; equal texts mean equal streams.
-
-    Examples
-    --------
-    >>> stream_name({"stream": {"name": "class_incremental", "data": "digits", "seed": 0}})
-    'data=digits, name=class_incremental, seed=0'
-    >>> stream_name({"stream": {"data": "mine.npz"}, "identity": {"data": "a063f0eaef2b"}})
-    'data=mine.npz [a063f0]'
-    >>> stream_name({})
-    ''
-    """
-    stream = recipe.get("stream")
-    if stream is not None and not isinstance(stream, Mapping):
-        return str(stream)
-    return ", ".join(f"{key}={value}" for key, value in _stream_texts(recipe).items())
-
-
-def _stream_texts(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options of a recipe's stream that have a value, as texts by name."""
-    stream = recipe.get("stream")
-    if not isinstance(stream, Mapping):
-        return {}
-    mark = (recipe.get("identity") or {}).get("data", "")  # other data may have the same name
-    return {
-        key: (value if isinstance(value, str) else json.dumps(value, default=str))
-        + (f" [{mark[:6]}]" if key == "data" and mark else "")
-        for key, value in sorted(stream.items())
-        if value is not None
-    }
-
-
-def distinguish_streams(recipes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Map the `stream_name` of each recipe to its kind and the options that distinguish it.
-
-    Examples
-    --------
-    >>> streams = [{"kind": "joint", "data": "digits"}, {"kind": "joint", "data": "mnist"}]
-    >>> list(distinguish_streams({"stream": one} for one in streams).values())
-    ['joint, data=digits', 'joint, data=mnist']
-    """
-    texts = {stream_name(recipe): _stream_texts(recipe) for recipe in recipes}
-    every = [set(options.items()) for options in texts.values()]
-    shared = set.intersection(*every) if every else set()
-    found = {}
-    for name, options in texts.items():
-        kind = [options["kind"]] if "kind" in options else []
-        own = [f"{k}={v}" for k, v in options.items() if k != "kind" and (k, v) not in shared]
-        found[name] = ", ".join([*kind, *own]) or name
-    return found
 
 
 def data_and_kind(recipe: Mapping[str, Any]) -> tuple[str, str]:

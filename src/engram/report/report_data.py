@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +23,7 @@ from engram.records.novelty_records import Familiarity, FeatureSample
 from engram.records.prediction_scoring import SCORE_WORDS
 from engram.records.probe_arrays import GeneratedPictures
 from engram.records.run_metrics import lacks_tasks_to_come, leaves_out_stages, pair_by_seed
-from engram.report.recipe_facts import is_reference, stream_name, trains_on_past
+from engram.report.recipe_facts import is_reference, trains_on_past
 from engram.report.report_inputs import ReportInput
 
 # The data-access ledger, summed over stages and runs, whatever its depth.
@@ -205,7 +204,7 @@ __all__ = [
     "ReportData",
     "Floats",
     "build_report_data",
-    "add_unique_names",
+    "add_names",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -214,7 +213,8 @@ Floats = npt.NDArray[np.float64]
 DEFINITIONS = ("max", "diagonal", "all", "mean_T", "mammoth", "libcontinual", "cglb", "pyclad")
 METRICS_WITH_SPREAD = (
     "average_accuracy", *(f"forgetting/{d}" for d in DEFINITIONS), "backward_transfer",
-    "learning_accuracy", "intransigence", "bound", "distance", *COSTS,
+    "learning_accuracy", "average_incremental_accuracy", "intransigence", "bound", "distance",
+    *COSTS,
 )  # fmt: skip
 
 
@@ -256,6 +256,7 @@ class ReportData:
     tuned: Sequence[str] = ()  # descriptions of the options chosen for tuned detectors
     answers: Sequence[FinalAnswers] = ()
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    short_names: Mapping[str, str] = field(default_factory=dict)  # name to that of the method
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -295,8 +296,8 @@ class ReportData:
 
 def build_report_data(inputs: ReportInput) -> ReportData:
     """Aggregate the long table of `inputs`."""
-    frame = add_unique_names(inputs.frame)
-    runs, arrays = _run_rows(frame, inputs.recipes)
+    frame = add_names(inputs.frame, inputs.names.labels)
+    runs, arrays = _run_rows(frame, inputs.names.streams)
     runs = _add_overall_scores(_add_metrics(runs, arrays, inputs), frame)
     runs = runs.merge(summarize_costs(frame), on=RUN_COLUMNS, how="left")
     finished = runs[runs["finished"]]
@@ -311,10 +312,26 @@ def build_report_data(inputs: ReportInput) -> ReportData:
         frame, runs, methods, matrices, inputs.pictures, inputs.classes, inputs.novelty,
         inputs.familiarity, inputs.alarms, inputs.features, inputs.samples, inputs.tuned,
         inputs.answers, inputs.recipes,
+        {label: inputs.names.methods[one] for one, label in inputs.names.labels.items()},
     )  # fmt: skip
 
 
-def add_unique_names(frame: pd.DataFrame) -> pd.DataFrame:
+StreamParts = Mapping[str, tuple[ReportInput, ReportData]]  # by the name of the stream
+
+
+def digest_streams(inputs: ReportInput) -> tuple[StreamParts, ReportData]:
+    """Aggregate every stream by itself, since their numbers are not comparable, and all together.
+
+    In the first, names are those of methods; in the second, they name a recipe.
+    """
+    whole = build_report_data(inputs)
+    parts = inputs.split_by_stream()
+    if len(parts) < 2:
+        return {"": (inputs, whole)}, whole
+    return {name: (part, build_report_data(part)) for name, part in parts.items()}, whole
+
+
+def add_names(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """Convert texts to categories and add a column `name`, unique per recipe.
 
     Two recipes may have the same label (a method on two streams) and must not be mixed.
@@ -323,15 +340,12 @@ def add_unique_names(frame: pd.DataFrame) -> pd.DataFrame:
     result = frame[[*whole, "value"]].astype({**whole, "value": np.float64})
     for column in ("recipe", "label", "order", "head", "metric"):
         result[column] = _as_text_category(frame[column])
-    groups = result.groupby(["label", "recipe"], observed=True, sort=True)
-    codes = groups.ngroup().to_numpy()
-    pairs = [(str(label), str(recipe)) for label, recipe in groups.size().index]
-    uses = Counter(label for label, _ in pairs)
-    texts = [f"{la} [{re[:8]}]" if uses[la] > 1 else la for la, re in pairs]
-    categories = sorted(set(texts))
+    recipes = [str(one) for one in result["recipe"].cat.categories]
+    categories = sorted({names[one] for one in recipes})
     position = {text: i for i, text in enumerate(categories)}
-    place = np.array([position[text] for text in texts], np.int64)
-    result["name"] = pd.Categorical.from_codes(place[codes], categories=pd.Index(categories))
+    place = np.array([position[names[one]] for one in recipes], np.int64)
+    codes = place[result["recipe"].cat.codes.to_numpy()] if len(result) else place[:0]
+    result["name"] = pd.Categorical.from_codes(codes, categories=pd.Index(categories))
     return result
 
 
@@ -346,9 +360,7 @@ def _as_text_category(values: pd.Series[Any]) -> pd.Series[Any]:
     return used.cat.rename_categories(words).cat.reorder_categories(sorted(words))
 
 
-def _run_rows(
-    frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any]]
-) -> tuple[pd.DataFrame, Floats]:
+def _run_rows(frame: pd.DataFrame, streams: Mapping[str, str]) -> tuple[pd.DataFrame, Floats]:
     """Make one row per run and head view, with matrices [run, stage, task] in the same order."""
     rows = frame[frame["metric"].isin(FIGURES) & (frame["step"] == -1) & (frame["task"] >= 0)]
     keys = [*RUN_COLUMNS, "head", "recipe"]
@@ -371,7 +383,7 @@ def _run_rows(
     runs["tasks"] = runs.groupby(["name", "head"])["tasks"].transform("max")
     runs["diverged"] = _diverged_runs(frame, runs)
     runs["finished"] = (runs["stages"] >= runs["tasks"]) & ~runs["diverged"]
-    runs["stream"] = [stream_name(recipes.get(recipe, {})) for recipe in runs["recipe"]]
+    runs["stream"] = [streams[recipe] for recipe in runs["recipe"]]
     return runs, arrays
 
 
@@ -398,6 +410,9 @@ def _add_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd.
         matrix = _crop_matrices(arrays[where.to_numpy()], tasks)  # [run, stage, task]
         lower = np.where(np.tril(np.ones(matrix.shape[-2:], np.bool_)), matrix, np.nan)
         runs.loc[where, "average_accuracy"] = metrics.average_accuracy(lower)
+        runs.loc[where, "average_incremental_accuracy"] = np.where(
+            rows["figure"].eq(FIGURES[0]), metrics.average_incremental_accuracy(lower), np.nan
+        )
         runs.loc[where, "backward_transfer"] = metrics.backward_transfer(lower)
         runs.loc[where, "learning_accuracy"] = metrics.learning_accuracy(lower)
         runs.loc[where, "bound"] = metrics.forgetting_bound(lower)
@@ -487,7 +502,7 @@ def _runs_without_results(
         {
             "name": pairs["name"].astype(object), "recipe": pairs["recipe"].astype(object),
             "head": "", "tasks": 0, "finished": 0,
-            "stream": [stream_name(inputs.recipes.get(r, {})) for r in pairs["recipe"]],
+            "stream": [inputs.names.streams[recipe] for recipe in pairs["recipe"]],
             "reads_past": [trains_on_past(r, inputs.recipes) for r in pairs["recipe"]],
         }
     )  # fmt: skip

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from engram.errors import RecordError, bad
+from engram.records.display_names import DisplayNames
 
 if TYPE_CHECKING:
     from engram.records import Result
@@ -59,6 +61,10 @@ class ReportInput:
         Statistics of features of each item set by recipe and stage, and some whole vectors.
     answers
         Confusion and confidence after the last stage, by recipe and head view.
+    display_names
+        Names of methods and streams; by default short ones.
+    columns, decimals
+        Columns of numbers that tables show (default: all), and their digits.
 
     Examples
     --------
@@ -86,6 +92,57 @@ class ReportInput:
     samples: Sequence[FeatureSample] = ()
     tuned: Sequence[str] = ()  # descriptions of the options chosen for tuned detectors
     answers: Sequence[FinalAnswers] = ()
+    display_names: DisplayNames | None = None
+    columns: tuple[str, ...] = ()
+    decimals: int | None = None
+
+    @cached_property
+    def names(self) -> DisplayNames:
+        """Names of methods and streams; made from recipes and labels if not given."""
+        if self.display_names is not None:
+            return self.display_names
+        pairs = self.frame[["recipe", "label"]].astype(str).drop_duplicates("recipe")
+        written = dict(zip(pairs["recipe"], pairs["label"], strict=True))
+        return DisplayNames({one: self.recipes.get(one, {}) for one in written}, written)
+
+    def present(
+        self, *, head: str | None = None, columns: Sequence[str] = (), decimals: int | None = None
+    ) -> ReportInput:
+        """Return the same records in one head view, some columns of numbers, or other decimals."""
+        frame, answers = self.frame, self.answers
+        if head is not None:
+            known = sorted({*frame["head"].astype(str).unique()} - {""})
+            if head not in known:
+                raise bad("head", f"a view that was recorded ({', '.join(known) or 'none'})", head)
+            frame = frame[frame["head"].astype(str).isin(("", head))]
+            answers = [one for one in answers if one.head in ("", head)]
+        return replace(
+            self, frame=frame, answers=answers, columns=tuple(columns), decimals=decimals,
+            display_names=self.names,
+        )  # fmt: skip
+
+    def split_by_stream(self) -> dict[str, ReportInput]:
+        """Return the records of each stream by its name, without reproductions and ledger."""
+        names: dict[str, list[str]] = {}
+        for recipe, stream in self.names.streams.items():
+            names.setdefault(stream, []).append(recipe)
+        return {stream: self._of_recipes(set(own)) for stream, own in names.items()}
+
+    def _of_recipes(self, wanted: set[str]) -> ReportInput:
+        def select(table: pd.DataFrame) -> pd.DataFrame:
+            return table[table["recipe"].astype(str).isin(wanted)] if len(table) else table
+
+        def choose(records: Sequence[Any]) -> list[Any]:
+            return [one for one in records if one.recipe in wanted]
+
+        return replace(
+            self, frame=select(self.frame), reproductions=[], problems=[],
+            recipes={one: content for one, content in self.recipes.items() if one in wanted},
+            pictures=choose(self.pictures), novelty=select(self.novelty),
+            familiarity=choose(self.familiarity), alarms=select(self.alarms),
+            features=select(self.features), samples=choose(self.samples),
+            answers=choose(self.answers), display_names=self.names.only(wanted),
+        )  # fmt: skip
 
     def __post_init__(self) -> None:
         _require_columns("frame", self.frame, COLUMNS)
@@ -93,11 +150,14 @@ class ReportInput:
             _require_columns(f"reproductions[{number}]", table, REPRODUCTION_COLUMNS)
 
 
-def from_directories(*directories: str | PathLike[str]) -> ReportInput:
+def from_directories(
+    *directories: str | PathLike[str], names: Mapping[str, str] | None = None
+) -> ReportInput:
     """Read run directories, with the paper's numbers if a table was reproduced.
 
     Reproducing a table without training leaves a directory without results; the report then shows
-    the comparison only. A comparison that cannot be read is listed in `problems`.
+    the comparison only. A comparison that cannot be read is listed in `problems`. `names` are other
+    labels of methods, old to new.
 
     Examples
     --------
@@ -125,7 +185,7 @@ def from_directories(*directories: str | PathLike[str]) -> ReportInput:
     if bare and not trained:
         empty = pd.DataFrame(columns=list(COLUMNS))
         return ReportInput(empty, problems=problems, reproductions=tables)
-    inputs = from_result(read(*trained), reproductions=tables)
+    inputs = from_result(read(*trained).rename(names or {}), reproductions=tables)
     return replace(inputs, problems=[*inputs.problems, *problems])
 
 
@@ -180,6 +240,7 @@ def from_result(result: Result, *, reproductions: Iterable[pd.DataFrame] = ()) -
         classes=result.class_names,
         pictures=generated_pictures(result),
         answers=count_confusions(result),
+        display_names=result.display_names,
         **_novelty_tables(result, problems),
     )
 

@@ -11,20 +11,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from engram.errors import check_choice
+from engram.errors import BadArgument, check_choice
 from engram.io import make_folders, write_text
 from engram.records.method_comparison import compare_blocks
+from engram.records.method_ranking import MethodRanking, rank_values
+from engram.records.summary import INCREMENTAL
 from engram.report.class_figures import calibration_table, class_table
 from engram.report.diagnostics import Finding, diagnose
 from engram.report.novelty_figures import novelty_table
 from engram.report.plot_tables import describe_streams, final_accuracies, order_disparities
 from engram.report.probe_figures import probe_table
-from engram.report.recipe_facts import distinguish_streams
 from engram.report.report_data import (
     BYTES_BESIDE_MEMORY,
     COSTS,
     ReportData,
-    build_report_data,
+    StreamParts,
+    digest_streams,
     sum_ledger_entries,
 )
 from engram.report.report_inputs import ReportInput
@@ -46,21 +48,30 @@ def _capitalize(words: str) -> str:
 
 
 def summary_table(digest: ReportData) -> Table:
-    """Tabulate methods by rank, with mean ± std of the summary metrics."""
+    """Tabulate the methods of one stream by rank, with mean ± std of the summary metrics."""
     frame = digest.methods.copy()
     frame["rank_text"] = [
         "ref." if past else "–" if pd.isna(rank) else str(int(rank))
         for past, rank in zip(frame.get("reads_past", []), frame.get("rank", []), strict=True)
     ]
     columns = [Column("rank_text", "Rank", "rank"), METHOD_COLUMN]
-    if frame["stream"].nunique() > 1:
-        short = distinguish_streams(digest.recipes.get(one, {}) for one in frame["recipe"])
-        frame["stream_text"] = frame["stream"].map(short)
-        columns.append(Column("stream_text", "Stream"))
     if frame["head"].nunique() > 1:
         columns.append(VIEW_COLUMN)
     columns += [
         Column("average_accuracy", _capitalize(digest.average), "spread", best="max"),
+        *(
+            [
+                Column(
+                    INCREMENTAL,
+                    "Average incremental accuracy",
+                    "spread",
+                    best="max",
+                    help="mean over stages of the average accuracy after each",
+                )
+            ]
+            if len(frame) and frame[INCREMENTAL].notna().any()
+            else []
+        ),
         Column("forgetting/max", "Forgetting", "spread", best="min"),
         Column("backward_transfer", "Backward transfer", "spread", best="max"),
         Column("learning_accuracy", _capitalize(digest.learning), "spread", best="max"),
@@ -75,7 +86,7 @@ def summary_table(digest: ReportData) -> Table:
         columns.append(Column("unfinished", "Unfinished", "number", 0))
     told = describe_streams(digest)
     note = f"{told}. " if told else ""
-    note += "Mean ± standard deviation over finished runs. Bold: best per view and stream."
+    note += "Mean ± standard deviation over finished runs. Bold: best per view."
     if len(frame) and frame["reads_past"].any():
         note += " “ref.”: also trains on past data; an unranked reference."
     return Table("summary", "Summary", tuple(columns), frame, note)
@@ -220,23 +231,159 @@ def select_own_views(frame: pd.DataFrame, recipes: Mapping[str, Mapping[str, Any
     return chosen
 
 
-def build_tables(inputs: ReportInput, digest: ReportData) -> list[Table]:
-    """Build every table of the report, complete."""
+def build_tables(inputs: ReportInput, parts: StreamParts, whole: ReportData) -> list[Table]:
+    """Build every table of the report, complete; lines of several streams are told apart.
+
+    Parameters
+    ----------
+    parts, whole
+        Aggregates of every stream, and of all of them.
+    """
+    several = len(parts) > 1
+    found = [
+        *_join_streams({name: _stream_tables(*part) for name, part in parts.items()}),
+        *(reproduction_table(i, t) for i, t in enumerate(inputs.reproductions)),
+        *(rank_tables(whole) if several else ()),
+    ]
+    last = ledger_table(inputs.ledger, whole)
+    if last is not None and several:
+        last = _name_stream_of_labels(last, whole)
+    return _present([*found, *([last] if last is not None else [])], inputs)
+
+
+def _stream_tables(inputs: ReportInput, digest: ReportData) -> list[Table]:
+    """Build the tables of one stream."""
     found = [
         summary_table(digest),
         task_table(digest),
         *comparison_tables(digest),
         findings_table(diagnose(select_own_views(digest.frame, inputs.recipes), inputs.classes)),
-        *(reproduction_table(i, t) for i, t in enumerate(inputs.reproductions)),
         order_table(digest),
         cost_table(digest),
         class_table(digest),
         calibration_table(digest),
         novelty_table(digest),
         probe_table(digest, inputs.classes),
-        ledger_table(inputs.ledger, digest),
     ]
     return [table for table in found if table is not None]
+
+
+STREAM_COLUMN = Column("stream_text", "Stream")
+
+
+def _join_streams(tables: Mapping[str, Sequence[Table]]) -> list[Table]:
+    """Join the tables of several streams that have the same name, with a column for the stream."""
+    if len(tables) == 1:
+        return [table for own in tables.values() for table in own]
+    found: dict[str, list[tuple[str, Table]]] = {}
+    for stream, own in tables.items():
+        for table in own:
+            found.setdefault(table.name, []).append((stream, table))
+    return [_join_tables(parts) for parts in found.values()]
+
+
+def _join_tables(parts: Sequence[tuple[str, Table]]) -> Table:
+    first = parts[0][1]
+    columns = {column.key: column for _, table in parts for column in table.columns}
+    frames = [table.frame.assign(stream=stream, stream_text=stream) for stream, table in parts]
+    frame = pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)
+    if "reads_past" in frame:
+        frame["reads_past"] = frame["reads_past"].fillna(False).astype(bool)
+    for column in columns.values():  # what only one stream has
+        for key in (column.key, f"{column.key}_std") if column.kind == "spread" else (column.key,):
+            if key not in frame:
+                frame[key] = np.nan
+    told = [table.note.rstrip(".") for _, table in parts if table.note]
+    sentences = dict.fromkeys(one for note in told for one in note.split(". "))
+    note = "".join(f"{one}. " for one in sentences).strip()
+    shown = (STREAM_COLUMN, *columns.values())
+    return dataclasses.replace(first, columns=shown, frame=frame, note=note)
+
+
+def _name_stream_of_labels(table: Table, whole: ReportData) -> Table:
+    """Split the unique names of recipes into stream and method."""
+    names = whole.methods.drop_duplicates("name").set_index("name")["stream"].to_dict()
+    short = whole.short_names
+    own = table.frame["name"]
+    frame = table.frame.assign(
+        stream_text=own.map(names).fillna(""), name=[short.get(one, one) for one in own]
+    )
+    return dataclasses.replace(table, columns=(STREAM_COLUMN, *table.columns), frame=frame)
+
+
+def _present(tables: Sequence[Table], inputs: ReportInput) -> list[Table]:
+    """Keep the columns asked for, of tables that have one of them, and set decimals."""
+    wanted, numbers = inputs.columns, ("number", "spread", "p")
+    known = {_column_name(c) for t in tables for c in t.columns if c.kind in numbers}
+    for name in wanted:
+        check_choice("columns", name, sorted(known))
+    found = []
+    for table in tables:
+        columns = list(table.columns)
+        if any(_column_name(c) in wanted for c in columns):
+            texts = [c for c in columns if c.kind not in numbers]
+            chosen = [c for name in wanted for c in columns
+                      if c.kind in numbers and _column_name(c) == name]  # fmt: skip
+            columns = [*texts, *chosen]
+        if inputs.decimals is not None:
+            columns = [
+                dataclasses.replace(c, digits=inputs.decimals)
+                if c.kind in ("number", "spread") and c.digits == Column.digits else c
+                for c in columns
+            ]  # fmt: skip
+        found.append(dataclasses.replace(table, columns=tuple(columns)))
+    return found
+
+
+def _column_name(column: Column) -> str:
+    """Return the name by which a column is asked for: forgetting for any definition."""
+    return column.key.partition("/")[0]
+
+
+# Methods by data set, with ranks.
+
+
+def rank_streams(digest: ReportData) -> dict[str, MethodRanking]:
+    """Rank the methods over streams by head view; references and lone methods are left out."""
+    if not len(digest.runs):
+        return {}
+    runs = digest.runs[digest.runs["finished"] & ~digest.runs["reads_past"]]
+    place = {recipe: number for number, recipe in enumerate(digest.recipes)}
+    runs = runs.sort_values("recipe", key=lambda ids: ids.map(place), kind="stable")
+    found = {}
+    for head, own in runs.groupby("head", sort=False):
+        methods = [digest.short_names[name] for name in own["name"]]
+        try:
+            found[str(head)] = rank_values(
+                digest.average, methods, own["stream"].tolist(), own["average_accuracy"]
+            )
+        except BadArgument:  # fewer than two methods, or streams, in this view
+            continue
+    return found
+
+
+def rank_tables(digest: ReportData) -> list[Table]:
+    """Tabulate methods by stream: means, mean rank, and which cannot be told apart."""
+    ranked = rank_streams(digest)
+    if not ranked:
+        return []
+    frames, notes = [], []
+    for head, ranking in ranked.items():
+        frames.append(ranking.frame().rename_axis("name").reset_index().assign(head=head))
+        notes.append(f"{head}-head view: {ranking.note}." if len(ranked) > 1 else ranking.note)
+    frame = pd.concat(frames, ignore_index=True)
+    streams = list(dict.fromkeys(str(s) for one in ranked.values() for s in one.means.columns))
+    columns = [METHOD_COLUMN, *([VIEW_COLUMN] if frame["head"].nunique() > 1 else [])]
+    columns += [Column(stream, stream, "number", best="max") for stream in streams]
+    columns += [
+        Column("mean", "Mean", "number", best="max"),
+        Column("rank", "Mean rank", "number", 2, best="min"),
+        Column("best_on", "Best on", "number", 0, help="streams on which it is the best"),
+    ]
+    if "group" in frame:
+        columns.append(Column("group", "Group", help="methods with a common letter do not differ"))
+    title = "Methods by stream"
+    return [Table("ranks", title, tuple(columns), frame, " ".join(dict.fromkeys(notes)))]
 
 
 # Comparisons: each method's mean with its interval, and every pair tested.
@@ -253,7 +400,7 @@ _RUNS_COLUMN = Column("runs", "Runs", "number", 0)
 
 
 def comparison_tables(digest: ReportData) -> list[Table]:
-    """Tabulate intervals and differences of the average accuracy by view and stream.
+    """Tabulate intervals and differences of the average accuracy on one stream, by view.
 
     Empty if no method has two runs.
     """
@@ -266,9 +413,6 @@ def comparison_tables(digest: ReportData) -> list[Table]:
     pairs = pairs[pairs["p"].notna()].reset_index(drop=True)
     if not (means["runs"] > 1).any():
         return []
-    short = distinguish_streams(digest.recipes.get(one, {}) for one in finished["recipe"])
-    for frame in (means, pairs):
-        frame["stream_text"] = frame["stream"].map(short)
     found = [_interval_table(digest, means)]
     return [*found, _difference_table(digest, pairs)] if len(pairs) else found
 
@@ -286,8 +430,7 @@ def _compare_methods(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _view_columns(frame: pd.DataFrame) -> list[Column]:
-    several = [Column("stream_text", "Stream")] if frame["stream"].nunique() > 1 else []
-    return [*several, *([_COMPARED_VIEW_COLUMN] if frame["head"].nunique() > 1 else [])]
+    return [_COMPARED_VIEW_COLUMN] if frame["head"].nunique() > 1 else []
 
 
 def _interval_table(digest: ReportData, frame: pd.DataFrame) -> Table:
@@ -345,6 +488,6 @@ def write_tables(
     make_folders(target)
     return [
         write_text(target / f"{table.name}.{FORMATS[form][0]}", render_table(table, form) + "\n")
-        for table in build_tables(inputs, build_report_data(inputs))
+        for table in build_tables(inputs, *digest_streams(inputs))
         for form in formats
     ]

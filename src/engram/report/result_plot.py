@@ -13,11 +13,9 @@ from plotly.subplots import make_subplots
 
 from engram.errors import bad, check_choice, unknown
 from engram.report.method_styles import as_plot_text, shorten
-from engram.report.page import choose_head, head_views
-from engram.report.report_data import build_report_data
+from engram.report.page import choose_head, draw_all_sections
 from engram.report.report_inputs import from_result
 from engram.report.section_types import Panel, Section
-from engram.report.sections import build_sections, choose_methods
 from engram.report.static_images import standalone_figure
 
 if TYPE_CHECKING:
@@ -68,8 +66,7 @@ def _draw_sections(result: Result) -> DrawnSections:
     """Draw all sections, with the head views and the streams' own, once per result."""
     if result not in _DRAWN_RESULTS:
         inputs = from_result(result)
-        facts = build_report_data(inputs)
-        sections, views = build_sections(facts, choose_methods(facts)), head_views(facts)
+        sections, views = draw_all_sections(inputs)
         _DRAWN_RESULTS[result] = sections, views, choose_head(inputs.recipes, views)
     return _DRAWN_RESULTS[result]
 

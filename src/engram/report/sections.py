@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from engram.records.head_views import FIGURES
+from engram.records.method_ranking import MethodRanking
 from engram.report import figures, plot_tables
 from engram.report.class_figures import (
     calibration_section,
@@ -26,17 +28,24 @@ from engram.report.novelty_figures import (
     scores_section,
 )
 from engram.report.probe_figures import probe_section
-from engram.report.report_data import ReportData
+from engram.report.rank_figures import draw_ranking
+from engram.report.report_data import ReportData, StreamParts
 from engram.report.section_types import DrawnMethods, Panel, Section
 
 MOST_METHODS = 24  # lines in a figure
 MOST_TASKS = 12
 
 
-def choose_methods(digest: ReportData) -> DrawnMethods:
-    """Choose the methods to draw: all if they are few, else the most accurate ones."""
-    ranked = digest.methods.sort_values("average_accuracy", ascending=False, na_position="last") \
-        if len(digest.methods) else digest.methods  # fmt: skip
+def choose_methods(*digests: ReportData) -> DrawnMethods:
+    """Choose the methods to draw: all if they are few, else the most accurate ones.
+
+    A method looks the same on all streams.
+    """
+    methods = (
+        pd.concat([one.methods for one in digests]) if len(digests) > 1 else digests[0].methods
+    )
+    ranked = methods.sort_values("average_accuracy", ascending=False, na_position="last") \
+        if len(methods) else methods  # fmt: skip
     everyone = list(dict.fromkeys(ranked["name"].astype(str)))
     names = sorted(everyone[:MOST_METHODS])
     return DrawnMethods(tuple(names), assign_styles(names), short_names(names, 26), len(everyone))
@@ -47,13 +56,51 @@ def build_sections(digest: ReportData, cast: DrawnMethods) -> list[Section]:
 
     Optional sections: varied parameters, classes, label sets, generators, detectors, own probes.
     """
-    builders = (
-        response_section, class_section, confusion_section, calibration_section, label_section,
-        generated_section, novelty_section, scores_section, alarms_section, features_section,
-        probe_section,
-    )  # fmt: skip
-    if_any = [build(digest, cast) for build in builders]
+    if_any = [build(digest, cast) for build in OPTIONAL_BUILDERS]
     return [build(digest, cast) for build in SECTION_BUILDERS] + [one for one in if_any if one]
+
+
+def build_stream_sections(
+    parts: StreamParts, cast: DrawnMethods, ranked: Mapping[str, MethodRanking]
+) -> list[Section]:
+    """Build every section, with the panels of each stream by themselves."""
+    if len(parts) == 1:
+        return [one for _, digest in parts.values() for one in build_sections(digest, cast)]
+    found: dict[str, list[tuple[str, Section]]] = {}
+    for build in (*SECTION_BUILDERS, *OPTIONAL_BUILDERS):
+        for stream, (_, digest) in parts.items():
+            if (section := build(digest, cast)) is not None:
+                found.setdefault(section.name, []).append((stream, section))
+    places = {stream: number for number, stream in enumerate(parts, start=1)}
+    joined = [_join_streams(own, places) for own in found.values()]
+    return [rank_section(ranked), *joined] if ranked else joined
+
+
+def _join_streams(parts: Sequence[tuple[str, Section]], places: Mapping[str, int]) -> Section:
+    """Join a section of several streams; the name of a panel ends with the number of its stream."""
+    panels = tuple(
+        replace(panel, name=f"{panel.name}-stream-{places[stream]}",
+                title=f"{stream}: {panel.title}" if panel.title else stream)
+        for stream, section in parts for panel in section.panels
+    )  # fmt: skip
+    return replace(parts[0][1], panels=panels, note="" if panels else parts[0][1].note)
+
+
+def rank_section(ranked: Mapping[str, MethodRanking]) -> Section:
+    """Draw the critical-difference diagram of each head view that has enough streams."""
+    text = (
+        "Methods by their mean rank over streams, 1 the best. A bar joins methods that cannot be "
+        "told apart: ranks further apart than the critical difference (CD) differ significantly "
+        "(Friedman and Nemenyi tests; every stream counts once)."
+    )
+    drawn = {head: one for head, one in ranked.items() if not one.refused}
+    panels = [
+        Panel(f"ranks-{head}" if len(drawn) > 1 else "ranks", head if len(drawn) > 1 else "",
+              draw_ranking(one, head=head))
+        for head, one in drawn.items()
+    ]  # fmt: skip
+    note = "" if panels else next(iter(ranked.values())).refused.capitalize() + "."
+    return Section("ranks", "Methods by stream", text, tuple(panels), note)
 
 
 def _select_methods(table: pd.DataFrame, cast: DrawnMethods) -> pd.DataFrame:
@@ -293,6 +340,13 @@ SECTION_BUILDERS: tuple[Callable[[ReportData, DrawnMethods], Section], ...] = (
     cost_section,
     loss_section,
 )
+
+
+OPTIONAL_BUILDERS: tuple[Callable[[ReportData, DrawnMethods], Section | None], ...] = (
+    response_section, class_section, confusion_section, calibration_section, label_section,
+    generated_section, novelty_section, scores_section, alarms_section, features_section,
+    probe_section,
+)  # fmt: skip
 
 
 def list_panels(sections: Sequence[Section]) -> list[Panel]:

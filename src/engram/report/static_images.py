@@ -14,11 +14,9 @@ from typing import Any
 from engram.errors import EngramError, check_choice, check_int
 from engram.io import write_bytes
 from engram.report.method_styles import as_plot_text, shorten
-from engram.report.page import choose_head, head_views
-from engram.report.report_data import build_report_data
+from engram.report.page import choose_head, draw_all_sections
 from engram.report.report_inputs import ReportInput
 from engram.report.section_types import Panel, Section
-from engram.report.sections import build_sections, choose_methods
 
 IMAGE_FORMATS = ("svg", "png", "pdf")
 INK, LINE = "#1d2125", "#dfddd7"
@@ -52,9 +50,8 @@ def write_images(
         check_choice("formats", form, IMAGE_FORMATS)
     check_int("width", width, low=100)
     check_int("scale", scale, low=1)
-    facts = build_report_data(inputs)
-    sections = build_sections(facts, choose_methods(facts))
-    own = choose_head(inputs.recipes, head_views(facts))
+    sections, views = draw_all_sections(inputs)
+    own = choose_head(inputs.recipes, views)
     with tempfile.TemporaryDirectory(prefix="engram-") as work:
         drawn: list[dict[str, Any]] = [
             {"fig": figure, "path": str(Path(work) / f"{name}.{form}"),
