@@ -70,6 +70,15 @@ def test_a_float_times_a_mask_has_the_precision_of_the_weights(precision, togeth
     assert during == {torch.float32}  # the caller's code
 
 
+def test_runs_that_all_diverged_have_no_precision():
+    """Their `finish` is not called; the rest of the stage goes on."""
+    training = engram.Training(epochs=2, lr=1e30, optimizer="sgd", precision="float64")
+    (*_, last) = Engine(
+        [Run(stream=STREAM, method=Halves(), training=training)], device="cpu"
+    ).stages()
+    assert last.diverged
+
+
 def test_the_process_keeps_its_default():
     with pytest.raises(ArithmeticError):
         run_engine(Halves(breaks=True), "float64", False)

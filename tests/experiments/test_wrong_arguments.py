@@ -33,7 +33,7 @@ def test_out_is_the_path_of_a_folder(stream, out, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())  # an empty path is not the working directory
 
 
-@pytest.mark.parametrize("name", ["together", "compile", "deterministic", "rerun"])
+@pytest.mark.parametrize("name", ["together", "compile", "deterministic", "exact", "rerun"])
 @pytest.mark.parametrize("value", ["no", 1])
 def test_switches_are_true_or_false(stream, name, value):
     """A text is true whatever it says."""

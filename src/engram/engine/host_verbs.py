@@ -107,6 +107,8 @@ def call_for_all_with_values(
     learners: Sequence[RunLearner], methods: Sequence[Method], verb: str, phase: int = 0
 ) -> None:
     """Call `call_for_all`, then compute missing values of `Method.remember` for all exemplars."""
+    if not learners:  # all have diverged
+        return
     before = [snapshot_memory(one) for one in learners]
     with default_dtype(learners[0].vector.dtype):
         call_for_all(learners, methods, verb, phase)

@@ -133,6 +133,7 @@ def dispatcher(tmp_path: Path, device: str = "cpu", **options: Any) -> tuple[Dis
     recorder = Recorder(made, tmp_path, device="cpu", callback=told)
     job = RayJob(
         token="t", out=str(tmp_path), device=device, data=None, compile=False, deterministic=False,
+        exact=False,
         checkpoint_every="5m", folder="", path=(), environ={},
     )  # fmt: skip
     room = ClusterResources(8, 2.0, ({"CPU": 4.0, "memory": 8e9}, {"CPU": 4.0, "memory": 4e9}))
