@@ -87,7 +87,7 @@ def test_names_of_methods(written, meant):
         ({"device": "gpu"}, "cuda"),
         ({"method": "DER++"}, "DERpp"),
         ({"learning_rate": 0.1}, "lr"),
-        ({"seed": 0}, "seeds"),
+        ({"random_state": 0}, "seeds"),
     ],
 )
 def test_words_of_pytorch_and_of_papers_are_understood(given, meant):

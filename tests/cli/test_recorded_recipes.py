@@ -81,6 +81,9 @@ def test_recorded_recipes_run_as_they_are(way):
         ("joint", {}), ("task_incremental", {"classes_per_task": 5}),
         ("class_incremental", {"first": 4, "classes_per_task": 3, "seed": 1, "valid": 0.1}),
         ("permuted", {"tasks": 2}), ("rotated", {"angles": [0, 90]}),
+        ("blurry", {"tasks": 2}), ("new_instances", {"tasks": 2}),
+        ("hierarchical", {"hierarchy": {"low": ["0", "1"], "high": ["2", "3"]},
+                          "tasks": [["low", "high"], ["0", "1", "2", "3"]]}),
     ],
 )  # fmt: skip
 def test_recorded_recipes_of_scenarios_run_as_they_are(kind, options):
