@@ -368,7 +368,9 @@ def finished(out: Path) -> Tensors:
     shutil.copytree(FINISHED, out)
     result = engram.read(out)
     assert not result.problems
-    found = left_by(result, out) | table_tensors(result.summary(), "summary")
+    added = [f"average_incremental_accuracy{end}" for end in ("", "_std")]  # since it was frozen
+    table = result.summary().drop(columns=added)
+    found = left_by(result, out) | table_tensors(table, "summary")
     found |= table_tensors(result.compare().pairs, "compare")
     found["recomputed"] = torch.from_numpy(result.recompute(average="macro").matrix)
     for name in ("forgetting", "average_accuracy", "backward_transfer", "f1_score"):

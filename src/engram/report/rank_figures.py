@@ -22,7 +22,7 @@ def draw_ranking(ranking: MethodRanking, *, head: str = "") -> go.Figure:
     names, ranks = [*map(str, ranking.table.index)], ranking.table["rank"].to_numpy(float)
     count = len(names)
     low, high = 1.0, float(count)
-    margin = 0.32 * (high - low) + 0.3
+    margin = 0.6 * (high - low) + 0.3  # for names, on a phone too
     half = (count + 1) // 2
     bars = _stack_bars(ranking)
     depth = 0.35 * (max((level for *_, level in bars), default=-1) + 1) + 0.5
