@@ -1,4 +1,4 @@
-"""Train the same methods with Engram, Avalanche, Mammoth and a plain loop, each where it is at home.
+"""Train the same methods with Engram, Avalanche, Mammoth and a plain loop, each in its own place.
 
     python -m benchmarks.peers --avalanche PYTHON --mammoth PYTHON --mammoth-source FOLDER
 
@@ -112,7 +112,7 @@ def make_sides(given: argparse.Namespace) -> list[Side]:
 
 
 def format_table(answers: Sequence[Answer]) -> str:
-    """A Markdown table: mean and standard deviation of the accuracy after the last task, seconds."""
+    """A Markdown table: accuracy after the last task, mean and deviation over seeds, and seconds."""
     lines = ["| method | library | accuracy | seconds |", "|---|---|---|---|"]
     order = list(dict.fromkeys(one.method for one in answers))
     order.sort(key=lambda name: METHODS.index(name.split(",")[0]))
