@@ -37,7 +37,7 @@ class Settings:
     lr: float = 0.05
     hidden: tuple[int, ...] = (100, 100)
     memory: int = 500
-    ewc: float = 100.0  # of a penalty without the factor 1/2
+    ewc: float = 5.0  # of a penalty without the factor 1/2
     lwf: float = 1.0
     temperature: float = 2.0
     alpha: float = 0.1  # DER++: of the logits

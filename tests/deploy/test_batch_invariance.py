@@ -81,11 +81,11 @@ def test_prompts_of_a_batch_are_found():
     assert {"one row at a time", "tasks mixed"} <= set(wrong(effects))
     (alone,) = (one for one in effects if one.how == "one row at a time")
     net = Prompted().requires_grad_(False)
-    apart = [net(ROWS[GROUPS == k]) for k in range(4)]
+    apart = [net(ROWS[k == GROUPS]) for k in range(4)]
     single = torch.cat([net(row[None]) for row in ROWS])
     together = torch.empty(40, 3)
     for k in range(4):
-        together[GROUPS == k] = apart[k]
+        together[k == GROUPS] = apart[k]
     assert alone.gap == pytest.approx(float((together - single).abs().max()))
     assert alone.changed == int((together.argmax(1) != single.argmax(1)).sum())
 

@@ -99,7 +99,7 @@ def check(
 
 
 def _choose_rows(
-    name: str, root: Path | None, options: list[str] | None, label: str | None
+    name: str, root: Path | None, options: list[str] | None, label: list[str] | None
 ) -> tuple[Data, Tensor]:
     """Load data, and choose some of its test rows."""
     import torch

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -219,13 +220,9 @@ def check_model_batches(
         tasks = list(range(len(now.facts["tasks"])))
     found = []
     for head in tasks:
-        effects = measure_batch_effects(
-            lambda batch, head=head: now.scores(batch, head), rows, place, dtype=dtype
-        )
-        found += [
-            one if head is None else replace(one, how=f"head of task {head + 1}, {one.how}")
-            for one in effects
-        ]
+        effects = measure_batch_effects(partial(now.scores, task=head), rows, place, dtype=dtype)
+        name = "" if head is None else f"head of task {head + 1}, "
+        found += [replace(one, how=f"{name}{one.how}") for one in effects]
     return found
 
 
