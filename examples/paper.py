@@ -1,4 +1,4 @@
-"""From arrays to the tables, figures and pages of a paper, with no file edited by hand.
+r"""From arrays to the tables, figures and pages of a paper, with no file edited by hand.
 
     python examples/paper.py paper
 
@@ -10,7 +10,7 @@ that are finished are not run again.
     paper/tables/NAME/*.tex  every table of a data set, and all.tex with all data sets
     paper/figures/*.html     accuracy after every task, by data set; they need no network
     paper/report.html        everything on one page
-    paper/numbers.tex        numbers for the text: \\DigitsERaccuracy
+    paper/numbers.tex        numbers for the text: \DigitsERaccuracy
 """
 
 from __future__ import annotations

@@ -29,21 +29,23 @@ from benchmarks.peers.plain_side import VARIANTS
 
 ROOT = Path(__file__).parents[2]
 REASONS = {
-    "ER": "All but `union` take as many steps as the task has batches, each with as many memory rows "
-    "as new ones: Engram and the loop draw them with replacement, Avalanche goes through a memory "
-    "shared by tasks, Mammoth has a reservoir that also holds rows of the task. `union` goes over "
-    "the task and the whole memory in every epoch, which is more than twice as many steps here: this "
-    "is why a plain loop gives much more after few epochs, not an error of a library. With more "
-    "epochs the difference goes away.",
+    "ER": "All but `union` take as many steps as the task has batches, each with as many memory "
+    "rows as new ones: Engram and the loop draw them with replacement, Avalanche goes through a "
+    "memory shared by tasks, Mammoth has a reservoir that also holds rows of the task. `union` "
+    "goes over the task and the whole memory in every epoch, more than twice as many steps here: "
+    "this is why a plain loop can give much more after few epochs, not an error of a library. With "
+    "more epochs the difference goes away.",
     "EWC": "The Fisher information is the mean of squared gradients per row in Engram, the square "
     "of a batch's mean gradient in Avalanche; Mammoth weights rows by their probability and adds "
     "up tasks into one penalty.",
     "LwF": "Mammoth first trains the head alone, and keeps the old outputs of the task's rows; "
     "Engram and Avalanche compute them at every step.",
     "DERpp": "Avalanche fills a memory shared by classes after a task, with the logits of its end; "
-    "Engram and Mammoth have a reservoir, with the logits of the step that stored a row.",
+    "Engram and Mammoth have a reservoir, with the logits of the step that stored a row. Engram "
+    "compares logits of the classes seen, the others all. How much each of these does was not "
+    "measured.",
     "ICaRL": "All train on the task and the exemplars together. Mammoth adds weight decay to the "
-    "loss.",
+    "loss. Which of the other differences matter is not known.",
 }
 EVERYWHERE = (
     "Cross-entropy is over the classes seen so far in Engram and the loop, over all outputs in "
@@ -113,7 +115,7 @@ def make_sides(given: argparse.Namespace) -> list[Side]:
 
 
 def format_table(answers: Sequence[Answer]) -> str:
-    """A Markdown table: accuracy after the last task, mean and deviation over seeds, and seconds."""
+    """A Markdown table: accuracy after the last task, mean and deviation, and seconds."""
     lines = ["| method | library | accuracy | seconds |", "|---|---|---|---|"]
     order = list(dict.fromkeys(one.method for one in answers))
     order.sort(key=lambda name: METHODS.index(name.split(",")[0]))

@@ -20,12 +20,6 @@ from benchmarks.peers.job import Job, Network, answer_all, job_folder
 VARIANTS = ("ER, all outputs", "ER, by task", "ER, union")
 
 
-def choose_memory(job: Job, seed: int, held: list[Tensor], seen: int) -> list[Tensor]:
-    """Shrink groups of rows to equal shares of the memory."""
-    share = job.settings.memory // seen
-    return [rows[:share] for rows in held]
-
-
 def train(job: Job, method: str, seed: int) -> list[list[float]]:
     """Train and evaluate after every task."""
     ours, y, x = job.settings, job.labels(seed), job.x
@@ -53,7 +47,7 @@ def train(job: Job, method: str, seed: int) -> list[list[float]]:
             labels = y[mixed]
             groups = [mixed[labels == c] for c in labels.unique()]
             held += [mixed] if method == "ER, by task" else groups
-            held = choose_memory(job, seed, held, len(held))
+            held = [group[: ours.memory // len(held)] for group in held]
         with torch.no_grad():
             told = net(x)[:, :columns].argmax(1)
         tests = [job.rows(seed, j, "test") for j in range(task + 1)]
