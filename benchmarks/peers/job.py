@@ -32,7 +32,7 @@ class Settings:
     methods: tuple[str, ...] = METHODS
     seeds: int = 5
     classes_per_task: int = 2
-    epochs: int = 10
+    epochs: int = 5
     batch_size: int = 32
     lr: float = 0.05
     hidden: tuple[int, ...] = (100, 100)
