@@ -364,7 +364,7 @@ def test_the_first_task_under_a_schedule(capsys):
 @pytest.fixture
 def peer_job():
     settings = Settings(
-        methods=("Finetune", "ER"), seeds=2, epochs=1, memory=40, hidden=(16,), lr=0.5
+        methods=("Finetune", "ER"), seeds=2, epochs=6, memory=40, hidden=(16,), lr=0.3
     )
     return make_job("digits", settings)
 

@@ -33,8 +33,8 @@ REASONS = {
     "rows as new ones: Engram and the loop draw them with replacement, Avalanche goes through a "
     "memory shared by tasks, Mammoth has a reservoir that also holds rows of the task. `union` "
     "goes over the task and the whole memory in every epoch, more than twice as many steps here: "
-    "this is why a plain loop can give much more after few epochs, not an error of a library. After "
-    "20 epochs (three seeds) all four are at .89 to .92 without it.",
+    "this is why a plain loop can give much more after few epochs, not an error of a library. "
+    "After 20 epochs (three seeds) all four are at .89 to .92 without it.",
     "EWC": "The Fisher information is the mean of squared gradients per row in Engram, the square "
     "of a batch's mean gradient in Avalanche; Mammoth weights rows by their probability and adds "
     "up tasks into one penalty.",
