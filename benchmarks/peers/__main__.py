@@ -41,9 +41,9 @@ REASONS = {
     "LwF": "Mammoth first trains the head alone, and keeps the old outputs of the task's rows; "
     "Engram and Avalanche compute them at every step.",
     "DERpp": "Avalanche fills a memory shared by classes after a task, with the logits of its end; "
-    "Engram and Mammoth have a reservoir, with the logits of the step that stored a row. Engram "
-    "compares logits of the classes seen, the others all. How much each of these does was not "
-    "measured.",
+    "Engram and Mammoth have a reservoir, with the logits of the step that stored a row. Engram's "
+    "distance of logits is a mean over the classes seen, which weighs more at first than that over "
+    "all outputs.",
     "ICaRL": "All train on the task and the exemplars together. Mammoth adds weight decay to the "
     "loss. Which of the other differences matter is not known.",
 }
