@@ -13,6 +13,11 @@ import pytest
 import torch
 
 import engram
+from benchmarks.peers import engram_side, plain_side
+from benchmarks.peers.__main__ import format_table
+from benchmarks.peers.__main__ import main as run_peers
+from benchmarks.peers.engram_side import make_job
+from benchmarks.peers.job import Job, Network, Settings, read_answers
 from benchmarks.reproduce import first_task, length, search, split_mnist, verdicts
 from benchmarks.reproduce.searches import SEARCHES, Search
 from benchmarks.scaling import directories
@@ -33,6 +38,8 @@ from engram.errors import BadArgument
 from engram.experiments.plan import make_plans
 from engram.experiments.recorder import Recorder
 from engram.methods import GDumb
+from engram.models.build import build
+from engram.records import import_log
 from engram.reproduce import choose_cells, find_table, read_cells
 from engram.reproduce.papers import iirc_paper
 from engram.reproduce.papers.rwalk_paper import EMBEDDED, PAPER
@@ -502,3 +509,58 @@ def test_the_first_task_under_a_schedule(capsys):
     assert made.stream["data_options"]["resize"] == 16
     net = first_task.half((3, 16, 16))
     assert sum(p.numel() for p in net.parameters()) < 130_000
+
+
+# -- other libraries -----------------------------------------------------------------------------
+@pytest.fixture
+def peer_job():
+    settings = Settings(
+        methods=("Finetune", "ER"), seeds=2, epochs=6, memory=40, hidden=(16,), lr=0.3
+    )
+    return make_job("digits", settings)
+
+
+def test_a_job_gives_every_library_the_same_start(peer_job, tmp_path):
+    peer_job.write(tmp_path)
+    again = Job.read(tmp_path)
+    assert again.settings == peer_job.settings
+    data = load("digits")
+    for seed in range(2):
+        order, labels = again.arrays["order"][seed], again.labels(seed)
+        rows = again.rows(seed, 1, "train")
+        assert set(data.labels[rows].tolist()) == set(order[2:4].tolist())
+        assert set(labels[rows].tolist()) == {2, 3}
+        made = build({"name": "mlp", "hidden": [16]}, sample_shape=(64,), classes=10, seed=seed)
+        x = again.x[:5]
+        assert torch.equal(Network(again.layers(seed))(x), made(x).logits)
+
+
+def test_engram_and_a_plain_loop_learn_the_same_job(peer_job):
+    for train in (engram_side.train, plain_side.train):
+        matrix = train(peer_job, "ER", 0)
+        assert [len(row) for row in matrix] == [1, 2, 3, 4, 5]
+        assert min(row[-1] for row in matrix) > 0.7, "each task when it was learnt"
+
+
+def test_peers_print_a_table_and_a_file_that_is_imported(tmp_path, capsys):
+    path = tmp_path / "peers.csv"
+    words = ["--seeds", "2", "--epochs", "1", "--methods", "Finetune", "--out", str(path)]
+    answers = run_peers(words)
+    told = capsys.readouterr().out
+    assert "| Finetune | Avalanche | not run: no --avalanche |" in told
+    assert "| Finetune | Mammoth | not run: no --mammoth and --mammoth-source |" in told
+    ours = [one for one in answers if one.library == "Engram"]
+    result = import_log("csv", path)
+    assert result.labels == ["Finetune (Engram)", "Finetune (plain loop)"]
+    values = result.select(label="Finetune (Engram)").metric("average_accuracy")
+    assert values.tolist() == pytest.approx([one.average for one in ours], abs=1e-5)
+
+
+def test_an_answer_among_other_prints_is_found():
+    line = '{"library": "A", "method": "ER", "seed": 1, "matrix": [[0.5]], "seconds": 2.0}'
+    (found,) = read_answers(f"epoch 1\n\npeer-answer {line}\nend")
+    assert (found.method, found.average) == ("ER", 0.5)
+    broken = replace(found, matrix=[], error="ValueError: no")
+    assert "ValueError: no" in format_table([broken])
+    assert "diverged" in format_table([replace(found, matrix=[[float("nan")]])])
+    assert "0.500 ± 0.000 (1 failed: ValueError: no)" in format_table([found, broken])

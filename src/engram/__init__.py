@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers
     from engram.novelty.detector import Detector
     from engram.per_run import PerRun
     from engram.probes.probe import Probe
-    from engram.records import Result, from_csv, read
+    from engram.records import Result, from_csv, import_log, read
     from engram.streams import (
         Stream,
         Task,
@@ -51,7 +51,7 @@ _MODULE_OF = {
     **dict.fromkeys(("AccessError", "BadArgument", "EngramError", "RecordError"), "errors"),
     **dict.fromkeys(("Method", "ReplaySpec"), "methods.method"),
     **dict.fromkeys(("Recipe", "run"), "experiments"),
-    **dict.fromkeys(("Result", "from_csv", "read"), "records"),
+    **dict.fromkeys(("Result", "from_csv", "import_log", "read"), "records"),
     **dict.fromkeys(("Stream", "Task"), "streams"),
     # scenarios, and functions from stream to stream
     **dict.fromkeys(("class_incremental", "task_incremental", "domain_incremental"), "streams"),
@@ -127,6 +127,7 @@ __all__ = [
     "from_csv",
     "hierarchical",
     "iirc",
+    "import_log",
     "joint",
     "load",
     "methods",

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from engram.cli.console import BAD_INPUT, FAILED, emit
 from engram.cli.data_command import parse_options
-from engram.cli.options import Label, Root
+from engram.cli.options import Label, Root, Trust
 from engram.errors import EngramError, bad, check_choice, unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from engram.data import Data
+    from engram.deploy.batch_invariance import BatchEffect
 
 DATA_OPTION_HINT = "the data that --set and --label apply to"
 
@@ -24,13 +31,22 @@ def check(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:CLASS|NAME", help="A method, policy, probe, detector or network."
+            metavar="MODULE:CLASS|NAME|DIR",
+            help="A method, policy, probe, detector or network; or a run directory or model file.",
         ),
     ],
     data: Annotated[
         str | None,
         typer.Option("--data", "-d", metavar="NAME|PATH", help="Data to check a network on."),
     ] = None,
+    batches: Annotated[
+        bool,
+        typer.Option(
+            "--batch-invariance",
+            help="Only ask whether the scores of a row depend on the batch that it stands in.",
+        ),
+    ] = False,
+    trust: Trust = False,
     root: Root = None,
     options: Annotated[
         list[str] | None,
@@ -44,10 +60,21 @@ def check(
 ) -> None:  # fmt: skip
     """Test your own method, policy, probe, detector or network against the contract.
 
-    Exit code 1: a check failed; 2: the code under test raised an error.
+    Of a run directory or a model file, the kept models score rows one at a time, shuffled and with
+    tasks mixed; so does any nn.Module with --batch-invariance. Rows are the test rows of --data, or
+    made up. Exit code 1: a check failed; 2: the code under test raised an error.
     """
     if find_spec("engram.checks") is None:
         raise EngramError("this version has no contract suite (engram.checks)")
+    kept = Path(target)
+    if kept.is_dir() or kept.suffix == ".engram":
+        rows = None if data is None else _choose_rows(data, root, options, label)
+        report_batches(_kept_models(kept, rows, trust=trust))
+        return
+    if batches:
+        rows = None if data is None else _choose_rows(data, root, options, label)
+        report_batches({target: _check_module(target, rows)})
+        return
     from engram.checks import check
 
     shape, tried = None, target
@@ -65,6 +92,100 @@ def check(
     if any(one.raised for one in report.failed):  # the exit code of errors in user code
         raise typer.Exit(BAD_INPUT)
     if not report.passed:
+        raise typer.Exit(FAILED)
+
+
+# Does a score depend on its batch?
+
+
+def _choose_rows(
+    name: str, root: Path | None, options: list[str] | None, label: list[str] | None
+) -> tuple[Data, Tensor]:
+    """Load data, and choose some of its test rows."""
+    import torch
+
+    from engram.data import load
+    from engram.deploy.batch_invariance import MOST_ROWS, thin_rows
+
+    found = load(name, root=str(root) if root else None, **parse_options(options, label))
+    rows = torch.as_tensor(found.test)
+    return found, thin_rows(rows, None, MOST_ROWS)[0] if len(rows) > MOST_ROWS else rows
+
+
+def _kept_models(
+    path: Path, given: tuple[Data, Tensor] | None, *, trust: bool
+) -> dict[str, list[BatchEffect]]:
+    """Check the models that a run directory has kept, or that of a file."""
+    from engram.deploy import Learner
+    from engram.deploy.batch_invariance import check_model_batches
+    from engram.records import read
+
+    models = {path.name: path}
+    if path.is_dir():
+        result, models = read(path), {}
+        for run, label in zip(result.runs, result.run_labels, strict=True):
+            if isinstance(kept := result.kept_model(run), Path):
+                order = f", order {run.order}" if run.order else ""
+                models[f"{label}, seed {run.seed}{order}"] = kept
+        if not models:
+            raise bad("DIR", "a run directory that has kept models (--keep scores)", str(path))
+    x = groups = None
+    if given is not None:
+        (data, rows) = given
+        x, groups = data.gather(rows), data.y[rows, 0]
+    found = {}
+    for name, file in models.items():
+        learner = Learner.load(file, device="cpu", trust=trust)
+        found[name] = check_model_batches(learner, x, groups)
+    return found
+
+
+def _check_module(target: str, given: tuple[Data, Tensor] | None) -> list[BatchEffect]:
+    """Check a module of the user's, in eval mode."""
+    import torch
+    from torch import nn
+
+    from engram.checks.check_suite import is_network, resolve_target
+    from engram.checks.network_rules import SHAPES, make_candidate
+    from engram.deploy.batch_invariance import check_network_batches, make_rows
+    from engram.learner.feed import Feed
+
+    found = resolve_target(target)
+    if not is_network(found):
+        raise bad("--batch-invariance", "a network, a run directory or a model file", target)
+    shape = None if given is None else given[0].sample_shape
+    try:  # as it is, with its own last layer; a name or a factory is built as runs do
+        net = found if isinstance(found, nn.Module) else found()
+    except TypeError:
+        net = make_candidate(found, shape).net
+    net.eval()
+    if given is not None:
+        data, chosen = given
+        rows = Feed(data, device=torch.device("cpu"))(chosen)
+        return check_network_batches(net, rows, data.y[chosen, 0])
+    for usual in SHAPES:
+        rows = make_rows({"shape": usual, "dtype": "float32"})
+        try:
+            with torch.no_grad():
+                net(rows[:2])
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+            continue
+        return check_network_batches(net, rows)
+    tried = ", ".join(map(str, SHAPES))
+    raise bad("--data", f"data that the network reads, since it reads none of {tried}", None)
+
+
+def report_batches(found: Mapping[str, Sequence[BatchEffect]]) -> None:
+    """Print batch effects by target, and leave with the exit code of a failed check."""
+    failed = False
+    for name, effects in found.items():
+        wrong = [one for one in effects if not one.ok]
+        failed |= bool(wrong)
+        verdict = "scores depend on the batch" if wrong else "scores do not depend on the batch"
+        emit(f"{name}: {verdict}")
+        for one in effects:
+            emit(f"  {'ok  ' if one.ok else 'FAIL'}  {one}")
+    if failed:
         raise typer.Exit(FAILED)
 
 

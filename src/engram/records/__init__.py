@@ -9,6 +9,7 @@ what they read, and long_table defines the columns.
 from __future__ import annotations
 
 from engram.records.head_views import accuracy_matrix, predict, predict_sets
+from engram.records.imported_logs import import_log
 from engram.records.long_table import COLUMNS, Rows
 from engram.records.predictions import KEEP, Prediction, Predictions, StageKey
 from engram.records.printed_tables import document, reference
@@ -38,6 +39,7 @@ __all__ = [
     "document",
     "environment",
     "from_csv",
+    "import_log",
     "new_part",
     "predict",
     "predict_sets",
