@@ -30,12 +30,28 @@
     }
     return look;
   }
+  // Cells of heat maps near the paper where they are empty, and numbers on them readable.
+  function heated(trace) {
+    const heat = page.heat[dark() ? "dark" : "light"];
+    if (trace.type === "heatmap") return { colorscale: heat.colors };
+    if (trace.mode === "text") return { "textfont.color": trace.text.map((text) => heat.text[Number(text) < heat.turn ? 0 : 1]) };
+    return null;
+  }
+  async function reheat(plot) {
+    for (const [i, trace] of plot.data.entries()) {
+      const look = heated(trace);
+      if (look) await Plotly.restyle(plot, Object.fromEntries(Object.entries(look).map(([key, value]) => [key, [value]])), [i]);
+    }
+  }
   function setTheme(name) {
     root.dataset.theme = name;
     const button = document.getElementById("theme");
     button.textContent = name === "dark" ? "Light mode" : "Dark mode";
     button.setAttribute("aria-pressed", String(name === "dark"));
-    return Promise.all(every(".js-plotly-plot").map((plot) => Plotly.relayout(plot, themed(plot.layout))));
+    return Promise.all(every(".js-plotly-plot").map(async (plot) => {
+      await Plotly.relayout(plot, themed(plot.layout));
+      await reheat(plot);
+    }));
   }
 
   // Figures: which traces show is a function of the switches alone.
@@ -65,7 +81,10 @@
     for (const [path, value] of Object.entries(themed(layout))) set(layout, path, value);
     if (touch) layout.dragmode = false; // a finger on a figure scrolls the page
     const flags = visibility(data);
-    data.forEach((trace, i) => { trace.visible = flags[i]; });
+    data.forEach((trace, i) => {
+      trace.visible = flags[i];
+      for (const [path, value] of Object.entries(heated(trace) ?? {})) set(trace, path, value);
+    });
     await Plotly.newPlot(plot, data, layout, {
       responsive: true, displaylogo: false, displayModeBar: !touch,
       modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
