@@ -42,10 +42,11 @@ HEAT_SCALES = {
 COLOR_SCALE = [list(one) for one in HEAT_SCALES["light"].colors]  # the page sets the dark one
 
 LINE_WIDTH, MARKER_SIZE = 2, 7
-RAIL = 4  # how much a line is wider than an equal one above it; of markers, too
+RAIL = 3  # how much a line is wider than an equal one above it; of markers, too
 MOST_RAILS = 5
 DODGE = 0.08  # distance between error bars at one place, as a share of that between places
 MOST_DODGED = 0.6  # the share of it that all of them take
+MOST_BOLD = 8  # lines whose error bars are as strong as the lines
 
 
 def empty_figure(x: str, y: str, *, height: int = 340, **layout: Any) -> go.Figure:
@@ -202,7 +203,7 @@ def draw_lines(
                 line={"color": look.color, "dash": look.dash, "width": LINE_WIDTH + _rail(covered)},
                 marker={"symbol": look.symbol, "size": MARKER_SIZE + _rail(covered),
                         "color": look.color},
-                error_y=error_bars(rows["std"], look.color) if "std" in rows else None,
+                error_y=error_bars(rows["std"], look.color, len(names)) if "std" in rows else None,
                 hovertemplate=hover_text(name, f"{x} %{{customdata:.4~g}}", f"{y} %{{y:.4~g}}"),
             )
         )  # fmt: skip
@@ -219,10 +220,11 @@ def draw_lines(
     return figure
 
 
-def error_bars(spread: pd.Series[float], color: str) -> dict[str, Any] | None:
-    """Describe error bars; None if nothing has spread."""
+def error_bars(spread: pd.Series[float], color: str, lines: int) -> dict[str, Any] | None:
+    """Describe the error bars of one of `lines` lines, faint if many; None if nothing has spread."""
     if not spread.notna().any():
         return None
+    color = color if lines <= MOST_BOLD else _faint_color(color)
     return {"array": spread.fillna(0).to_numpy(), "thickness": 1, "width": 2, "color": color}
 
 

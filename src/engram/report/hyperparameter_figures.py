@@ -157,7 +157,8 @@ def response_figure(
                 mode="lines+markers" if joined else "markers",
                 line={"color": look.color, "dash": look.dash, "width": 2},
                 marker={"symbol": look.symbol, "size": 7, "color": look.color},
-                error_y=figures.error_bars(rows["std"], look.color) if "std" in rows else None,
+                error_y=figures.error_bars(rows["std"], look.color, len(lines))
+                if "std" in rows else None,
                 hovertemplate=figures.hover_text(str(line), f"{as_plot_text(parameter)} "
                                                  "%{customdata:.4~g}", f"{y} %{{y:.4~g}}"),
             )

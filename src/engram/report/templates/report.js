@@ -177,7 +177,33 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
+  // A table wider than its box says how many columns are out of sight, and where.
+  function showReach(box) {
+    const frame = box.parentElement;
+    const name = box.querySelector("th.row-name");
+    const held = name && box.scrollLeft > 0 ? name.offsetWidth : 0;
+    const left = box.getBoundingClientRect().left;
+    const spans = every("th:not(.row-name)", box).map((head) => head.getBoundingClientRect());
+    const before = spans.filter((span) => span.left - left < held - 4).length;
+    const after = spans.filter((span) => span.right - left > box.clientWidth + 4).length;
+    const wide = box.scrollWidth > box.clientWidth + 1;
+    frame.style.setProperty("--held", `${held}px`);
+    frame.classList.toggle("goes-left", wide && before > 0);
+    frame.classList.toggle("goes-right", wide && after > 0);
+    const columns = (count) => `${count} more ${count === 1 ? "column" : "columns"}`;
+    const words = [before ? `← ${columns(before)}` : "", after ? `${columns(after)} →` : ""].filter(Boolean);
+    const sign = frame.querySelector(".hidden-columns");
+    sign.hidden = !wide;
+    sign.textContent = words.join(" · ");
+  }
+  const sized = new ResizeObserver((entries) => entries.forEach((entry) => showReach(entry.target.closest(".table-box"))));
+
   // Wiring.
+  for (const box of every(".table-box")) {
+    box.addEventListener("scroll", () => showReach(box), { passive: true });
+    sized.observe(box);
+    sized.observe(box.querySelector("table"));
+  }
   every("#table-summary tbody tr").forEach((row, i) => { row.dataset.row = i; });
   every("#methods input[type=checkbox]").forEach((box) => box.addEventListener("change", switchMethods));
   every("input[name=view]").forEach((box) => box.addEventListener("change", () => { state.view = box.value; apply(); }));
