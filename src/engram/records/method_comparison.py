@@ -61,7 +61,6 @@ class MethodComparison:
         texts = [one.to_string(float_format="{:.3f}".format, na_rep="-") for one in tables]
         return "\n".join([self.note, *texts])
 
-
     def _repr_html_(self) -> str:
         tables = [self.methods, format_p_values(self.pairs)] if len(self.pairs) else [self.methods]
         return join_blocks(f"<p>{escape(self.note)}</p>", *map(frame_html, tables))

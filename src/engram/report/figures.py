@@ -88,7 +88,10 @@ def dodge(x: Floats, place: int, count: int, known: Floats) -> Floats:
 
     Examples
     --------
-    >>> [dodge(np.array([1.0, 2.0]), k, 3, np.array([1.0, 2.0])).round(2).tolist() for k in range(3)]
+    >>> [
+    ...     dodge(np.array([1.0, 2.0]), k, 3, np.array([1.0, 2.0])).round(2).tolist()
+    ...     for k in range(3)
+    ... ]
     [[0.92, 1.92], [1.0, 2.0], [1.08, 2.08]]
     """
     places = np.unique(known)

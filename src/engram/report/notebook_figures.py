@@ -45,7 +45,7 @@ _SCRIPT = """
 _holder: tuple[object, object] | None = None  # the cell that shows the library, and its execution
 
 
-class NotebookFigure(go.Figure):
+class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
     """A plotly figure that a notebook shows as HTML too, besides plotly's own format.
 
     Front ends with plotly's extension draw the latter. HTML is what others show and what
@@ -92,8 +92,12 @@ def embed_figure(plain: dict[str, Any], *, library: bool) -> str:
     place = f"engram-{uuid.uuid4().hex}"
     layout = {**plain["layout"], "width": None}
     figure = json.dumps({"data": plain["data"], "layout": layout}).replace("<", "\\u003c")
-    script = _SCRIPT.replace("LIBRARY", LIBRARY).replace("PLACE", place).replace("FIGURE.", "figure.")
-    packed = f'<script type="text/plain" class="{LIBRARY}">{_pack_library()}</script>' if library else ""
+    script = (
+        _SCRIPT.replace("LIBRARY", LIBRARY).replace("PLACE", place).replace("FIGURE.", "figure.")
+    )
+    packed = (
+        f'<script type="text/plain" class="{LIBRARY}">{_pack_library()}</script>' if library else ""
+    )
     height = plain["layout"].get("height", 450)
     return (
         f'{packed}<div id="{place}" style="width:100%;height:{height}px"></div>'
@@ -114,7 +118,8 @@ def _holds_library() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None:
         return True
-    metadata = getattr(shell, "get_parent", dict)().get("metadata", {})
+    message: dict[str, Any] = getattr(shell, "get_parent", dict)()
+    metadata: dict[str, Any] = message.get("metadata", {})
     source = shell.user_ns.get("In", [""])[-1]
     cell, execution = metadata.get("cellId", source), shell.execution_count
     if _holder is None or (_holder[0] == cell and _holder[1] != execution):

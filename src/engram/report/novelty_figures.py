@@ -341,9 +341,7 @@ def roc_curve(inside: Floats, outside: Floats) -> tuple[Floats, Floats]:
     return shares[0], shares[1]
 
 
-def _draw_roc_curves(
-    own: Sequence[Familiarity], looks: dict[str, Style], method: str
-) -> go.Figure:
+def _draw_roc_curves(own: Sequence[Familiarity], looks: dict[str, Style], method: str) -> go.Figure:
     parts = []
     for one in own:
         if len(one.inside) and len(one.outside):

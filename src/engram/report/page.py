@@ -109,8 +109,10 @@ def render_page(inputs: ReportInput, *, title: str | None = None) -> str:
         reproductions=[v for k, v in rows.items() if k.startswith("reproduction-")],
         sections=[_section_for_page(s, cast, rows.get(s.name)) for s in sections],
         definitions=DEFINITION_TEXTS,
-        ramps={theme: ", ".join(color for _, color in scale.colors)
-               for theme, scale in HEAT_SCALES.items()},
+        ramps={
+            theme: ", ".join(color for _, color in scale.colors)
+            for theme, scale in HEAT_SCALES.items()
+        },
         recipes=_recipes(inputs, facts),
         more_recipes=max(0, len(inputs.recipes) - MOST_RECIPES),
         environment=_yaml(inputs.environment) if inputs.environment else "",

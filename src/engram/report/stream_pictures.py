@@ -70,14 +70,13 @@ def _has_images(stream: Stream) -> bool:
     if len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] not in (1, 3)):
         return False
     first = stream.data.gather(stream.tasks[0].train[:50])
-    return str(first.dtype).endswith("uint8") or bool(
-        ((first >= 0) & (first <= 1)).all()
-    )
+    return str(first.dtype).endswith("uint8") or bool(((first >= 0) & (first <= 1)).all())
 
 
 def _spread(count: int, most: int) -> list[int]:
     """All numbers below `count`, or `most` evenly spread ones with the first and the last."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
+    places = np.linspace(0, count - 1, min(count, most)).round()
+    return sorted({int(place) for place in places})
 
 
 # -- images ----------------------------------------------------------------------------------------
@@ -276,7 +275,7 @@ def draw_tree(stream: Stream) -> tuple[go.Figure, str]:
 def _arrange_tree(
     stream: Stream, parents: dict[int, int]
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Place the labels of a stream: leaves in lines of their own, the others amid their children."""
+    """Place labels: leaves in lines of their own, the others in the middle of what is below."""
     children: dict[int, list[int]] = {}
     for label in stream.order:
         if label in parents:

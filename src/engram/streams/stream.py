@@ -253,9 +253,9 @@ class Stream:
         ----------
         name
             ``samples``: training images of each task as networks see them; ``rows``: how many rows
-            of each label a task has; ``views``: what each task does to one image (permuted, rotated);
-            ``tree``: superclasses and classes, in the colour of the task that introduces them.
-            None: what says most about this stream.
+            of each label a task has; ``views``: what each task does to an image (permuted,
+            rotated); ``tree``: superclasses and classes, in the colour of the task that introduces
+            them. None: what says most about this stream.
         """
         from importlib import import_module
 
