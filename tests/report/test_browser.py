@@ -248,7 +248,8 @@ def test_wide_tables_say_what_is_out_of_sight(page):
     assert page.evaluate(sign).startswith("←")
     assert page.evaluate(classes) == ["goes-left"]
     name, edge = page.evaluate(
-        f"[{box}.querySelector('tr:not([hidden]) td.row-name'), {box}].map(e => e.getBoundingClientRect().left)"
+        f"[{box}.querySelector('tr:not([hidden]) td.row-name'), {box}]"
+        ".map(e => e.getBoundingClientRect().left)"
     )
     assert abs(name - edge) < 3  # the name of the row is still there
 

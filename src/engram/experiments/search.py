@@ -554,7 +554,8 @@ class Search:
         chosen = self.best.number if any(one.value is not None for one in self.trials) else None
         rows = [
             [one.number, *(format_value(one.values.get(key, "-")) for key in keys),
-             _outcome(one), one.steps, f"{one.seconds:.1f}", "chosen" if one.number == chosen else ""]
+             _outcome(one), one.steps, f"{one.seconds:.1f}",
+             "chosen" if one.number == chosen else ""]
             for one in self.trials
         ]  # fmt: skip
         items = "".join(f"<li>{escape(line)}</li>" for line in lines)

@@ -31,11 +31,13 @@ class HeatScale(NamedTuple):
 # dim on a dark one, where a pale cell would look like the most important of all.
 HEAT_SCALES = {
     "light": HeatScale(
-        ((0.0, "#f3efe4"), (0.25, "#c9d6df"), (0.5, "#7fb0d0"), (0.75, "#2f7fb5"), (1.0, "#0b3c68")),
+        ((0.0, "#f3efe4"), (0.25, "#c9d6df"), (0.5, "#7fb0d0"), (0.75, "#2f7fb5"),
+         (1.0, "#0b3c68")),
         0.74, ("#101418", "#ffffff"),
     ),
     "dark": HeatScale(
-        ((0.0, "#323a42"), (0.25, "#27506b"), (0.5, "#2f7fb5"), (0.75, "#7fb8de"), (1.0, "#e3f2ff")),
+        ((0.0, "#323a42"), (0.25, "#27506b"), (0.5, "#2f7fb5"), (0.75, "#7fb8de"),
+         (1.0, "#e3f2ff")),
         0.48, ("#ffffff", "#101418"),
     ),
 }  # fmt: skip
@@ -202,7 +204,8 @@ def draw_lines(
             go.Scatter(
                 x=places, y=rows["value"].to_numpy(), name=_name(name),
                 customdata=rows["x"].to_numpy(),
-                mode="markers" if points else "lines" if dense else "lines+markers", meta=_meta(name, head),
+                mode="markers" if points else "lines" if dense else "lines+markers",
+                meta=_meta(name, head),
                 line={"color": look.color, "dash": look.dash, "width": LINE_WIDTH + _rail(covered)},
                 marker={"symbol": look.symbol, "size": MARKER_SIZE + _rail(covered),
                         "color": look.color},
@@ -224,7 +227,7 @@ def draw_lines(
 
 
 def error_bars(spread: pd.Series[float], color: str, lines: int) -> dict[str, Any] | None:
-    """Describe the error bars of one of `lines` lines, faint if many; None if nothing has spread."""
+    """Describe the error bars of one of `lines` lines, faint if many; None without spread."""
     if not spread.notna().any():
         return None
     color = color if lines <= MOST_BOLD else _faint_color(color)

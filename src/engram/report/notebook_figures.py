@@ -34,7 +34,8 @@ _SCRIPT = """
   })();
   const place = document.getElementById("PLACE");
   load().then((plotly) => {
-    if (plotly) plotly.newPlot(place, FIGURE.data, FIGURE.layout, { responsive: true, displaylogo: false });
+    const config = { responsive: true, displaylogo: false };
+    if (plotly) plotly.newPlot(place, FIGURE.data, FIGURE.layout, config);
     else {
       window.engramPlotly = undefined;
       place.textContent = "Run all cells again to see this figure: the one with plotly is gone.";
@@ -49,8 +50,8 @@ class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
     """A plotly figure that a notebook shows as HTML too, besides plotly's own format.
 
     Front ends with plotly's extension draw the latter. HTML is what others show and what
-    ``nbconvert --to html`` keeps. The first cell that shows a figure holds plotly's library, packed,
-    for all figures of the notebook; so it does when it is run again. A renderer that is set in
+    ``nbconvert --to html`` keeps. The first cell that shows a figure holds plotly's library,
+    packed, for all figures of the notebook; so it does when it is run again. A renderer that is set in
     ``plotly.io.renderers.default`` to show HTML or pictures is used as it is.
 
     Examples

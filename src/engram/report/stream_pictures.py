@@ -189,7 +189,8 @@ def draw_rows(stream: Stream) -> tuple[go.Figure, str]:
     figure.add_trace(
         go.Heatmap(
             z=np.where(counts > 0, counts, np.nan), x=ticks, y=list(range(len(names))),
-            colorscale=COLOR_SCALE, zmin=0, zmax=max(1.0, counts.max()), hoverongaps=False, showscale=False, xgap=2,
+            colorscale=COLOR_SCALE, zmin=0, zmax=max(1.0, counts.max()),
+            hoverongaps=False, showscale=False, xgap=2,
             ygap=1, customdata=np.repeat(np.array(names, object)[:, None], len(ticks), axis=1),
             hovertemplate="task %{x}, %{customdata}: %{z} training rows<extra></extra>",
         ),
