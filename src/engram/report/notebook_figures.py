@@ -51,7 +51,7 @@ class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
 
     Front ends with plotly's extension draw the latter. HTML is what others show and what
     ``nbconvert --to html`` keeps. The first cell that shows a figure holds plotly's library,
-    packed, for all figures of the notebook; so it does when it is run again. A renderer that is set in
+    packed, for all figures of the notebook; so it does when it is run again. A renderer set in
     ``plotly.io.renderers.default`` to show HTML or pictures is used as it is.
 
     Examples
