@@ -6,12 +6,16 @@ import asyncio
 import html
 import re
 
+import numpy as np
 import pytest
 from choreographer.errors import ChromeNotFoundError
 from PIL import Image
 
 from engram.report import ReportInput, build, write_images
-from engram.report.static_images import ChromiumNotFound
+from engram.report.notebook_figures import embed_figure
+from engram.report.report_data import build_report_data
+from engram.report.sections import choose_methods, stage_section
+from engram.report.static_images import ChromiumNotFound, standalone_figure
 from tests.refusals import refuses
 from tests.report import chromium
 
@@ -187,6 +191,94 @@ def test_dark_follows_the_system_and_the_button(page):
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert page.evaluate(ink) != light
     page.evaluate("localStorage.clear()")
+
+
+def pixels(browser, tmp_path, selector):
+    """What stands in the box of an element, as colours [H, W, 3]."""
+    box = browser.evaluate(
+        f"(() => {{ const e = document.querySelector({selector!r}); e.scrollIntoView();"
+        " const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; })()"
+    )
+    browser.screenshot(tmp_path / "part.png")
+    with Image.open(tmp_path / "part.png") as image:
+        return np.asarray(image.convert("RGB").crop([round(edge) for edge in box]), float)
+
+
+@needs_chromium
+def test_empty_cells_are_dim_on_a_dark_page(page, tmp_path):
+    confusion = "#plot-matrix-1 .hm"  # its cells run from .6 to .95: the lower the dimmer
+    light = pixels(page, tmp_path, confusion)
+    click(page, "#theme")
+    page.evaluate("new Promise(done => setTimeout(done, 500))")
+    scales = page.evaluate(
+        "[...document.querySelectorAll('.js-plotly-plot')].flatMap(p => p.data)"
+        ".filter(t => t.type === 'heatmap').map(t => t.colorscale[0][1])"
+    )
+    assert set(scales) == {"#323a42"}
+    colors = page.evaluate(
+        "[...document.querySelectorAll('.js-plotly-plot')].flatMap(p => p.data)"
+        ".filter(t => t.mode === 'text')"
+        ".flatMap(t => t.text.map((value, i) => [Number(value), t.textfont.color[i]]))"
+    )
+    assert {color for _, color in colors} == {"#ffffff", "#101418"}
+    assert all((value < 0.48) == (color == "#ffffff") for value, color in colors)
+    dark = pixels(page, tmp_path, confusion)
+    assert dark.max() > 200  # the best cell stands out
+    assert light.shape == dark.shape
+    click(page, "#theme")
+    page.evaluate("localStorage.clear()")
+
+
+@needs_chromium
+def test_wide_tables_say_what_is_out_of_sight(page):
+    page.size(390, 844, phone=True)
+    page.evaluate("new Promise(done => setTimeout(done, 500))")
+    box = "document.querySelector('#summary .table-box')"
+    sign = "document.querySelector('#summary .hidden-columns').textContent"
+    hidden = (
+        f"(() => {{ const edge = {box}.getBoundingClientRect().right;"
+        f" return [...{box}.querySelectorAll('th')]"
+        ".filter(h => h.getBoundingClientRect().right > edge + 4).length; })()"
+    )
+    assert page.evaluate(sign) == f"{page.evaluate(hidden)} more columns →"
+    classes = "[...document.querySelector('#summary .table-frame').classList].slice(1)"
+    assert page.evaluate(classes) == ["goes-right"]
+    page.evaluate(f"{box}.scrollLeft = 1e4")
+    page.evaluate("new Promise(done => setTimeout(done, 300))")
+    assert page.evaluate(sign).startswith("←")
+    assert page.evaluate(classes) == ["goes-left"]
+    name, edge = page.evaluate(
+        f"[{box}.querySelector('tr:not([hidden]) td.row-name'), {box}]"
+        ".map(e => e.getBoundingClientRect().left)"
+    )
+    assert abs(name - edge) < 3  # the name of the row is still there
+
+
+@needs_chromium
+def test_legends_leave_axis_titles_free(browser, frame_of, tmp_path):
+    names = [f"a method with a long label, number {i}" for i in range(9)]
+    for count in (2, 9):
+        inputs = ReportInput(frame_of(names[:count], seeds=2, tasks=3, points=0))
+        facts = build_report_data(inputs)
+        section = stage_section(facts, choose_methods(facts))
+        figure = standalone_figure(section, section.panels[0], "single")
+        path = tmp_path / "figure.html"
+        page = f"<!doctype html><body style='width:900px'>{embed_figure(figure, library=True)}"
+        path.write_text(page, encoding="utf-8")
+        browser.size(1280, 1200)
+        browser.open(path)
+        browser.evaluate("new Promise(done => setTimeout(done, 1500))")
+        title, legend, bottom = browser.evaluate(
+            "['.xtitle', '.legend', '.main-svg'].map(s => document.querySelector(s)"
+            ".getBoundingClientRect()).map((r, i) => i === 1 ? r.top : r.bottom)"
+        )
+        last = browser.evaluate(
+            "Math.max(...[...document.querySelectorAll('.legendtext')]"
+            ".map(e => e.getBoundingClientRect().bottom))"
+        )
+        assert title <= legend
+        assert last <= bottom
+        assert browser.evaluate("document.querySelectorAll('.legendtext').length") == count
 
 
 @needs_chromium

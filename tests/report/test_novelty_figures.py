@@ -45,15 +45,23 @@ def test_lines_are_the_table_and_histograms_the_scores(folder):
     facts = build_report_data(from_directories(folder))
     section = novelty_section(facts, choose_methods(facts))
     titles = [panel.title for panel in section.panels]
-    assert titles[:2] == ["mahalanobis: C.AUC", "mahalanobis: R.AUC"]
+    assert titles[:2] == ["Finetune: C.AUC", "Finetune: R.AUC"]
+    assert list(section.legend) == ["mahalanobis", "softmax"]
     table = result.novelty().set_index(["label", "detector", "metric", "stage"])["mean"]
     for panel in section.panels:
-        detector, short = panel.title.split(": ")
+        method, short = panel.title.split(": ")
+        assert panel.label == method  # its switch hides the figure
+        assert [trace.name for trace in panel.figure.data] == list(section.legend)
         metric = {"C": "combined", "R": "recent", "P": "previous"}[short[0]] + "_auroc"
         for trace in panel.figure.data:
-            for x, y in zip(trace.x, trace.y, strict=True):
-                assert table[trace.meta["label"], detector, metric, x - 1] == y
-    drawn = [p for p in scores_section(facts, choose_methods(facts)).panels if p.label]
+            assert trace.meta["label"] == method
+            for x, y in zip(trace.customdata, trace.y, strict=True):
+                assert table[method, trace.name, metric, x - 1] == y
+    panels = scores_section(facts, choose_methods(facts)).panels
+    curves = [p for p in panels if "roc" in p.name]
+    assert [p.title for p in curves] == ["Finetune: ROC", "LwF: ROC"]
+    assert [trace.name for trace in curves[0].figure.data] == ["mahalanobis", "softmax"]
+    drawn = [p for p in panels if "roc" not in p.name]
     assert len(drawn) == 4
     assert {panel.label for panel in drawn} == {"Finetune", "LwF"}
 
@@ -79,10 +87,10 @@ def test_false_alarms_are_means_over_earlier_tasks(folder):
     table = engram.read(folder).false_alarms(0.05)
     own = table[(table["detector"] == "mahalanobis") & (table["task"] < table["stage"])]
     means = own.groupby(["label", "stage"])["frozen"].mean()
-    assert panel.title.startswith("mahalanobis")
-    for trace in panel.figure.data:
-        for x, y in zip(trace.x, trace.y, strict=True):
-            assert y == pytest.approx(means[trace.meta["label"], x - 1])
+    assert panel.label == "Finetune"
+    (trace,) = (one for one in panel.figure.data if one.name == "mahalanobis")
+    for x, y in zip(trace.customdata, trace.y, strict=True):
+        assert y == pytest.approx(means["Finetune", x - 1])
 
 
 def test_features_of_sets(folder, monkeypatch):

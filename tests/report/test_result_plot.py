@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import plotly.graph_objects as go
 import pytest
@@ -48,6 +50,22 @@ def test_a_section_has_its_panels_beside_each_other(result):
     assert figure.layout.yaxis2.autorange == "reversed"
     named = [t.name for t in result.plot("stages").data if t.showlegend]
     assert sorted(named) == ["ER", "Finetune"]  # each once, however many panels
+
+
+def test_comparisons_and_searches_show_tables(result):
+    shown = result.compare()._repr_html_()
+    assert shown.count("<table>") == 2
+    found = result.compare()
+    assert f'<td style="text-align:right">{found.methods["mean"].iloc[0]:.3f}</td>' in shown
+    stream = engram.class_incremental(engram.load("blobs"), valid=0.2)
+    options = {"method": "EWC", "trials": 3, "tasks": 2, "device": "cpu", "epochs": 1}
+    trials = engram.search(stream, {"strength": "1..1e4:log"}, **options)
+    page = trials._repr_html_()
+    assert page.count("<tr>") == 1 + 3
+    assert page.count(">chosen</td>") == 1
+    assert f"{trials.best.value:.3f}" in page
+    broken = replace(trials, trials=(replace(trials.trials[0], value=None, diverged=1),))
+    assert ">diverged</td>" in broken._repr_html_()
 
 
 def test_unknown_figures_get_near_names(result):

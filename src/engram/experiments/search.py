@@ -44,6 +44,7 @@ from engram.experiments.search_space import (
     spread_values,
     suggest,
 )
+from engram.html_repr import escape, html_table, join_blocks
 from engram.io import read_json, write_json
 from engram.methods.method import Method
 from engram.records import Result, RunDirectory
@@ -568,6 +569,28 @@ class Search:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Show the summary, and the trials, the chosen one marked."""
+        title, *lines = (line.strip() for line in str(self).splitlines())
+        keys = list(dict.fromkeys(key for one in self.trials for key in one.values))
+        chosen = self.best.number if any(one.value is not None for one in self.trials) else None
+        rows = [
+            [one.number, *(format_value(one.values.get(key, "-")) for key in keys),
+             _outcome(one), one.steps, f"{one.seconds:.1f}",
+             "chosen" if one.number == chosen else ""]
+            for one in self.trials
+        ]  # fmt: skip
+        items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+        titles = ["trial", *keys, self.metric, "steps", "seconds", ""]
+        return join_blocks(f"<p>{escape(title)}</p><ul>{items}</ul>", html_table(titles, rows))
+
+
+def _outcome(trial: Trial) -> str:
+    """Format the value of a trial with its spread, or say why there is none."""
+    if trial.value is None:
+        return "diverged" if trial.diverged else "not finished"
+    return f"{trial.value:.3f}" + ("" if trial.std is None else f" ± {trial.std:.3f}")
 
 
 def _reads_validation(one: Experiment) -> bool:

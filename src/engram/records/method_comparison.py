@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engram.errors import bad, plural
+from engram.html_repr import escape, frame_html, join_blocks
 from engram.records.prediction_scoring import average_name
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class MethodComparison:
         tables = [self.methods, format_p_values(self.pairs)] if len(self.pairs) else [self.methods]
         texts = [one.to_string(float_format="{:.3f}".format, na_rep="-") for one in tables]
         return "\n".join([self.note, *texts])
+
+    def _repr_html_(self) -> str:
+        tables = [self.methods, format_p_values(self.pairs)] if len(self.pairs) else [self.methods]
+        return join_blocks(f"<p>{escape(self.note)}</p>", *map(frame_html, tables))
 
 
 def format_p_values(pairs: pd.DataFrame) -> pd.DataFrame:

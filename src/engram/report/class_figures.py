@@ -85,8 +85,7 @@ def class_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     order = class_order(table)
     place = {number: i + 1 for i, number in enumerate(order)}
     table = table.assign(x=[place[int(c)] for c in table["cls"]]).sort_values("x")
-    figure = figures.draw_lines(table, cast.looks, x="class", y="accuracy", height=340)
-    figure.update_traces(mode="markers")
+    figure = figures.draw_lines(table, cast.looks, x="class", y="accuracy", points=True, height=340)
     _name_ticks(figure.update_xaxes, _class_names(digest, order), start=1)
     text = (
         "Accuracy on the test rows of each class after the last stage; classes from left to right "
@@ -192,7 +191,8 @@ def calibration_section(digest: ReportData, cast: DrawnMethods) -> Section | Non
     figure = figures.draw_lines(table, cast.looks, x="confidence", y="accuracy", height=400)
     for (_, rows), trace in zip(table.groupby(["name", "head"], sort=False), figure.data,
                                 strict=True):  # fmt: skip
-        trace.marker.size = (4 + 10 * np.sqrt(rows["share"])).round(1).to_numpy()
+        covered = trace.marker.size - figures.MARKER_SIZE
+        trace.marker.size = (4 + 10 * np.sqrt(rows["share"]) + covered).round(1).to_numpy()
         trace.mode = "lines+markers"
     figure.update_xaxes(range=[-0.02, 1.04])
     figure.add_trace(
@@ -280,14 +280,12 @@ def label_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     table = table[table["name"].isin(cast.names)]
     if not len(table):
         return None
-    panels = []
+    panels, last = [], int(table["x"].max())
     for metric, title in TITLES.items():
         rows = table[table["metric"] == metric].dropna(subset=["value"])
         if len(rows):
             shares = bool(rows["value"].between(0, 1).all())
-            figure = figures.draw_lines(
-                rows, cast.looks, x="stage", y=title, shares=shares, height=280
-            )
+            figure = figures.draw_over_stages(rows, cast.looks, title, last, shares=shares)
             panels.append(Panel(f"labels-{metric.replace('_', '-')}", title, figure))
     text = (
         "Rows have sets of labels. R_j is the score over the distinct test rows of all tasks so "

@@ -7,8 +7,9 @@ theme.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import textwrap
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,30 +18,92 @@ import plotly.graph_objects as go
 from engram.report.method_styles import Style, as_plot_text, shorten
 from engram.report.report_data import Floats
 
-# From pale to deep blue in one hue, readable without colour vision and in both themes.
-COLOR_SCALE = [
-    [0.0, "#f3efe4"],
-    [0.25, "#c9d6df"],
-    [0.5, "#7fb0d0"],
-    [0.75, "#2f7fb5"],
-    [1.0, "#0b3c68"],
-]
-DARK_FROM = 0.62  # fraction of the scale from which text is white
+
+class HeatScale(NamedTuple):
+    """Colours of a heat map from 0 to 1, and of numbers written on it."""
+
+    colors: tuple[tuple[float, str], ...]
+    turn: float  # the value from which numbers have the second colour
+    text: tuple[str, str]
+
+
+# One hue, readable without colour vision. Nothing is always near the paper: pale on a light page,
+# dim on a dark one, where a pale cell would look like the most important of all.
+HEAT_SCALES = {
+    "light": HeatScale(
+        ((0.0, "#f3efe4"), (0.25, "#c9d6df"), (0.5, "#7fb0d0"), (0.75, "#2f7fb5"),
+         (1.0, "#0b3c68")),
+        0.74, ("#101418", "#ffffff"),
+    ),
+    "dark": HeatScale(
+        ((0.0, "#323a42"), (0.25, "#27506b"), (0.5, "#2f7fb5"), (0.75, "#7fb8de"),
+         (1.0, "#e3f2ff")),
+        0.48, ("#ffffff", "#101418"),
+    ),
+}  # fmt: skip
+COLOR_SCALE = [list(one) for one in HEAT_SCALES["light"].colors]  # the page sets the dark one
+
+LINE_WIDTH, MARKER_SIZE = 2, 7
+RAIL = 3  # how much a line is wider than an equal one above it; of markers, too
+MOST_RAILS = 5
+DODGE = 0.08  # distance between error bars at one place, as a share of that between places
+MOST_DODGED = 0.6  # the share of it that all of them take
+MOST_BOLD = 8  # lines whose error bars are as strong as the lines
 
 
 def empty_figure(x: str, y: str, *, height: int = 340, **layout: Any) -> go.Figure:
-    """Create an empty figure with axis titles."""
+    """Create an empty figure with axis titles, in lines that fit a small figure."""
     figure = go.Figure()
     figure.update_layout(
         template=go.layout.Template(), height=height, showlegend=False, hovermode="closest",
         margin={"l": 56, "r": 14, "t": 12, "b": 48}, **layout,
     )  # fmt: skip
+    title = "<br>".join(textwrap.wrap(y, max(12, height // 10)))
     figure.update_xaxes(title={"text": x, "standoff": 8}, automargin=True, zeroline=False)
-    figure.update_yaxes(title={"text": y, "standoff": 8}, automargin=True, zeroline=False)
+    figure.update_yaxes(title={"text": title, "standoff": 8}, automargin=True, zeroline=False)
     return figure
 
 
-def _hover(name: str, *lines: str) -> str:
+def count_equals_above(drawn: Sequence[Hashable]) -> list[int]:
+    """Count, for each of what is drawn one above the other, the equal ones that will cover it.
+
+    Examples
+    --------
+    >>> count_equals_above(["a", "b", "a", "a"])
+    [2, 0, 1, 0]
+    """
+    return [list(drawn[place + 1 :]).count(one) for place, one in enumerate(drawn)]
+
+
+def _rail(covered: int) -> int:
+    """Return how much wider to draw what would otherwise vanish below equal lines or markers."""
+    return RAIL * min(covered, MOST_RAILS)
+
+
+def dodge(x: Floats, place: int, count: int, known: Floats) -> Floats:
+    """Move one of `count` series sideways, so that their error bars stand side by side.
+
+    Parameters
+    ----------
+    known
+        All places on the axis, of every series.
+
+    Examples
+    --------
+    >>> [
+    ...     dodge(np.array([1.0, 2.0]), k, 3, np.array([1.0, 2.0])).round(2).tolist()
+    ...     for k in range(3)
+    ... ]
+    [[0.92, 1.92], [1.0, 2.0], [1.08, 2.08]]
+    """
+    places = np.unique(known)
+    gap = float(np.diff(places).min()) if len(places) > 1 else 1.0
+    moved: Floats = x + gap * min(DODGE, MOST_DODGED / count) * (place - (count - 1) / 2)
+    return moved
+
+
+def hover_text(name: str, *lines: str) -> str:
+    """Build the text that a figure shows for a point of what has this name."""
     # A name may contain a plotly placeholder, such as %{x}: break it up.
     safe = as_plot_text(shorten(name, 90)).replace("%{", "%\u200b{")
     return "<br>".join([f"<b>{safe}</b>", *lines]) + "<extra></extra>"
@@ -88,10 +151,11 @@ def _add_numbers(mean: Floats, ticks: Sequence[str], **common: Any) -> go.Scatte
     """Add the values as text over a heat map, more readable than plotly's own."""
     where = np.argwhere(np.isfinite(mean)).tolist()  # pairs of stage and task
     values = mean[np.isfinite(mean)]
+    _, turn, (below, above) = HEAT_SCALES["light"]
     return go.Scatter(
         x=[ticks[j] for _, j in where], y=[ticks[i] for i, _ in where], mode="text",
         text=[f"{value:.2f}" for value in values], showlegend=False, hoverinfo="skip",
-        textfont={"size": 11, "color": np.where(values >= DARK_FROM, "#ffffff", "#101418")},
+        textfont={"size": 11, "color": np.where(values >= turn, above, below)},
         **common,
     )  # fmt: skip
 
@@ -105,6 +169,7 @@ def draw_lines(
     shares: bool = True,
     borders: int = 0,
     log: bool = False,
+    points: bool = False,
     height: int = 300,
 ) -> go.Figure:
     """Draw one line per method of a table with columns name, head, x, value, perhaps std.
@@ -117,23 +182,35 @@ def draw_lines(
         Number of stages whose boundaries are drawn.
     log
         Whether the axis of values is logarithmic.
+    points
+        Draw markers only, those at one place side by side.
+
+    Equal lines are drawn as rails, the lower ones wider, so that none vanishes below another.
     """
     figure = empty_figure(x, y, height=height)
-    dense = len(table) and table.groupby(["name", "head"]).size().max() > 30
-    for (name, head), rows in table.groupby(["name", "head"], sort=False):
-        look = looks[str(name)]
-        spread = rows["std"] if "std" in rows and rows["std"].notna().any() else None
+    groups = [(str(name), str(head), rows.sort_values("x", kind="stable")) for (name, head), rows in
+              table.groupby(["name", "head"], sort=False)]  # fmt: skip
+    dense = len(table) and max(len(rows) for *_, rows in groups) > 30
+    spreads = "std" in table and bool(table["std"].notna().any())
+    names = list(dict.fromkeys(name for name, *_ in groups))
+    known = table["x"].to_numpy(np.float64)
+    lines = [(head, rows["x"].to_numpy().tobytes(), rows["value"].to_numpy(np.float64).tobytes())
+             for _, head, rows in groups]  # fmt: skip
+    for (name, head, rows), covered in zip(groups, count_equals_above(lines), strict=True):
+        look, places = looks[name], rows["x"].to_numpy()
+        if points or (spreads and not dense):
+            places = dodge(places.astype(np.float64), names.index(name), len(names), known)
         figure.add_trace(
             go.Scatter(
-                x=rows["x"].to_numpy(), y=rows["value"].to_numpy(), name=_name(str(name)),
-                mode="lines" if dense else "lines+markers", meta=_meta(str(name), str(head)),
-                line={"color": look.color, "dash": look.dash, "width": 2},
-                marker={"symbol": look.symbol, "size": 7, "color": look.color},
-                error_y=None if spread is None else {
-                    "array": spread.fillna(0).to_numpy(), "thickness": 1, "width": 2,
-                    "color": look.color,
-                },
-                hovertemplate=_hover(str(name), f"{x} %{{x:.4~g}}", f"{y} %{{y:.4~g}}"),
+                x=places, y=rows["value"].to_numpy(), name=_name(name),
+                customdata=rows["x"].to_numpy(),
+                mode="markers" if points else "lines" if dense else "lines+markers",
+                meta=_meta(name, head),
+                line={"color": look.color, "dash": look.dash, "width": LINE_WIDTH + _rail(covered)},
+                marker={"symbol": look.symbol, "size": MARKER_SIZE + _rail(covered),
+                        "color": look.color},
+                error_y=error_bars(rows["std"], look.color, len(names)) if "std" in rows else None,
+                hovertemplate=hover_text(name, f"{x} %{{customdata:.4~g}}", f"{y} %{{y:.4~g}}"),
             )
         )  # fmt: skip
     if shares:
@@ -149,6 +226,24 @@ def draw_lines(
     return figure
 
 
+def error_bars(spread: pd.Series[float], color: str, lines: int) -> dict[str, Any] | None:
+    """Describe the error bars of one of `lines` lines, faint if many; None without spread."""
+    if not spread.notna().any():
+        return None
+    color = color if lines <= MOST_BOLD else _faint_color(color)
+    return {"array": spread.fillna(0).to_numpy(), "thickness": 1, "width": 2, "color": color}
+
+
+def draw_over_stages(
+    table: pd.DataFrame, looks: Mapping[str, Style], y: str, last: int, **how: Any
+) -> go.Figure:
+    """Draw lines over the stages 1 to `last`; the table and `how` as in `draw_lines`."""
+    figure = draw_lines(table, looks, x="stage", y=y, **{"height": 280, **how})
+    margin = 0.02 * (last - 1) + 0.35  # room for error bars side by side
+    figure.update_xaxes(range=[1 - margin, last + margin], dtick=1 if last <= 12 else None)
+    return figure
+
+
 def draw_points(
     table: pd.DataFrame,
     looks: Mapping[str, Style],
@@ -161,7 +256,9 @@ def draw_points(
 ) -> go.Figure:
     """Draw one marker per method of a table with columns name, head, x, y, x_std, y_std, extra."""
     figure = empty_figure(x, y, height=height)
-    for row in table.to_dict("records"):
+    rows = table.to_dict("records")
+    drawn = [(row["head"], row["x"], row["y"]) for row in rows]
+    for row, covered in zip(rows, count_equals_above(drawn), strict=True):
         name, look = str(row["name"]), looks[str(row["name"])]
         more = [f"{extra} %{{customdata:.4~g}}"] if extra else []
         figure.add_trace(
@@ -172,12 +269,13 @@ def draw_points(
                 mode="markers",
                 customdata=[row.get("extra")],
                 meta=_meta(name, str(row["head"])),
-                marker={"symbol": look.symbol, "size": size, "color": look.color},
+                marker={"symbol": look.symbol, "size": size + 2 * _rail(covered),
+                        "color": look.color},
                 error_x=_error_bar(row.get("x_std"), look),
                 error_y=_error_bar(row.get("y_std"), look),
-                hovertemplate=_hover(name, f"{x} %{{x:.4~g}}", f"{y} %{{y:.4~g}}", *more),
+                hovertemplate=hover_text(name, f"{x} %{{x:.4~g}}", f"{y} %{{y:.4~g}}", *more),
             )
-        )
+        )  # fmt: skip
     return figure
 
 
@@ -263,7 +361,7 @@ def draw_violins(
                 jitter=0.35, box={"visible": False}, meanline={"visible": True}, spanmode="hard",
                 line={"color": look.color, "width": 1.5}, fillcolor=_faint_color(look.color),
                 marker={"size": 5, "color": look.color, "symbol": look.symbol, "opacity": 0.8},
-                hoveron="points", hovertemplate=_hover(str(name), f"{y} %{{y:.3f}}"),
+                hoveron="points", hovertemplate=hover_text(str(name), f"{y} %{{y:.3f}}"),
             )
         )  # fmt: skip
     figure.update_xaxes(showgrid=False)

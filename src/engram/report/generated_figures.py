@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -89,33 +90,51 @@ def draw_picture_rows(
     own: Sequence[GeneratedPictures], classes: Mapping[int, str], name: str
 ) -> go.Figure:
     """Draw a row of pictures for each stage."""
-    shown = [(np.asarray(one.pictures), np.asarray(one.classes)) for one in own]
-    count, _, high, wide = shown[0][0].shape
+    rows = [
+        PictureRow(
+            str(one.stage + 1), np.asarray(one.pictures),
+            [classes.get(int(cls), str(cls)) for cls in np.asarray(one.classes)],
+        )
+        for one in own
+    ]  # fmt: skip
+    figure = draw_picture_sheet(rows, "after stage")
+    figure.update_traces(meta={"label": name, "head": ""})
+    return figure
+
+
+class PictureRow(NamedTuple):
+    """Pictures beside each other, [n, C, H, W], with a title and words below each."""
+
+    title: str
+    pictures: Pixels
+    words: Sequence[str]
+
+
+def draw_picture_sheet(rows: Sequence[PictureRow], axis: str) -> go.Figure:
+    """Draw rows of pictures of one size as one image, with words below each."""
+    count = max(len(row.pictures) for row in rows)
+    high, wide = rows[0].pictures.shape[2:]
     down, right = high + max(1, round(ROW_GAP * high)), wide + max(1, wide // 16)
-    sheet = np.zeros((down * len(own), right * count - (right - wide), 4), np.uint8)
+    sheet = np.zeros((down * len(rows), right * count - (right - wide), 4), np.uint8)
     figure = go.Figure()
-    for row, (pictures, called) in enumerate(shown):
-        for column, picture in enumerate(pictures):
-            top, left = row * down, column * right
+    for place, row in enumerate(rows):
+        for column, (picture, words) in enumerate(zip(row.pictures, row.words, strict=True)):
+            top, left = place * down, column * right
             sheet[top : top + high, left : left + wide] = _to_rgba(picture)
-            said = int(called[column])
-            words = as_plot_text(shorten(classes.get(said, str(said)), 11))
             figure.add_annotation(
-                x=left + wide / 2 - 0.5, y=top + high - 0.5, text=words, showarrow=False,
-                yanchor="top", font={"size": 9}, borderpad=0,
+                x=left + wide / 2 - 0.5, y=top + high - 0.5, showarrow=False,
+                text=as_plot_text(shorten(words, 11)), yanchor="top", font={"size": 9}, borderpad=0,
             )  # fmt: skip
-    figure.add_trace(
-        go.Image(source=_png_address(sheet), hoverinfo="skip", meta={"label": name, "head": ""})
-    )
-    middle = [row * down + high / 2 - 0.5 for row in range(len(own))]
+    figure.add_trace(go.Image(source=_png_address(sheet), hoverinfo="skip"))
+    middle = [place * down + high / 2 - 0.5 for place in range(len(rows))]
     figure.update_layout(
-        template=go.layout.Template(), height=ROW_HEIGHT * len(own) + 24, showlegend=False,
+        template=go.layout.Template(), height=ROW_HEIGHT * len(rows) + 24, showlegend=False,
         margin={"l": 52, "r": 8, "t": 8, "b": 8},
     )  # fmt: skip
     figure.update_xaxes(visible=False, constrain="domain")
     figure.update_yaxes(
-        title={"text": "after stage", "standoff": 8}, tickvals=middle, showgrid=False,
-        ticktext=[str(one.stage + 1) for one in own], zeroline=False, constrain="domain",
+        title={"text": axis, "standoff": 8}, tickvals=middle, showgrid=False, automargin=True,
+        ticktext=[as_plot_text(row.title) for row in rows], zeroline=False, constrain="domain",
     )  # fmt: skip
     return figure
 

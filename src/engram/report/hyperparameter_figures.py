@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from engram.records.summary import search_facts
 from engram.report import figures
-from engram.report.method_styles import as_plot_text, assign_styles, shorten
+from engram.report.method_styles import Style, as_plot_text, assign_styles, shorten
 from engram.report.report_data import ReportData
 from engram.report.section_types import DrawnMethods, Panel, Section
 
@@ -119,7 +119,9 @@ def response_table(digest: ReportData, measure: str = "average_accuracy") -> pd.
     return joined.rename(columns={measure: "value", f"{measure}_std": "std"})[COLUMNS]
 
 
-def response_figure(table: pd.DataFrame, *, parameter: str, y: str) -> go.Figure:
+def response_figure(
+    table: pd.DataFrame, *, parameter: str, y: str, looks: Mapping[str, Style] | None = None
+) -> go.Figure:
     """Draw a line, or a cloud of points, for each `line` of a table like `response_table`'s.
 
     Parameters
@@ -127,6 +129,8 @@ def response_figure(table: pd.DataFrame, *, parameter: str, y: str) -> go.Figure
     table
         Columns line, head, x, value and perhaps std; rows whose `joined` is false are not
         connected.
+    looks
+        The style of each line; None assigns them.
 
     Examples
     --------
@@ -134,32 +138,35 @@ def response_figure(table: pd.DataFrame, *, parameter: str, y: str) -> go.Figure
     >>> response_figure(points, parameter="strength", y="validation accuracy").layout.xaxis.type
     'log'
     """
-    looks = assign_styles(list(dict.fromkeys(table["line"])))
+    lines = list(dict.fromkeys(table["line"].astype(str)))
+    looks = looks or assign_styles(lines)
     figure = figures.empty_figure(as_plot_text(parameter), y, height=320)
+    values = table["x"].to_numpy(np.float64)
+    log = bool(len(values) and values.min() > 0 and values.max() / values.min() >= LOG_AXIS_RATIO)
     for (line, head), rows in table.sort_values("x").groupby(["line", "head"], sort=False):
         look, joined = looks[str(line)], bool(rows.get("joined", pd.Series([True])).all())
-        spread = rows["std"] if "std" in rows and rows["std"].notna().any() else None
+        x = rows["x"].to_numpy(np.float64)
+        if "std" in rows and table["std"].notna().any():
+            place = lines.index(str(line)), len(lines)
+            x = 10 ** figures.dodge(np.log10(x), *place, np.log10(values)) if log \
+                else figures.dodge(x, *place, values)  # fmt: skip
         figure.add_trace(
             go.Scatter(
-                x=rows["x"].to_numpy(), y=rows["value"].to_numpy(),
+                x=x, y=rows["value"].to_numpy(), customdata=rows["x"].to_numpy(),
                 name=as_plot_text(shorten(str(line), 40)), meta={"label": None, "head": head},
                 mode="lines+markers" if joined else "markers",
                 line={"color": look.color, "dash": look.dash, "width": 2},
                 marker={"symbol": look.symbol, "size": 7, "color": look.color},
-                error_y=None if spread is None else {
-                    "array": spread.fillna(0).to_numpy(), "thickness": 1, "width": 2,
-                    "color": look.color,
-                },
+                error_y=figures.error_bars(rows["std"], look.color, len(lines))
+                if "std" in rows else None,
+                hovertemplate=figures.hover_text(str(line), f"{as_plot_text(parameter)} "
+                                                 "%{customdata:.4~g}", f"{y} %{{y:.4~g}}"),
             )
         )  # fmt: skip
-    values = table["x"].to_numpy(np.float64)
-    if len(values) and values.min() > 0 and values.max() / values.min() >= LOG_AXIS_RATIO:
+    if log:
         figure.update_xaxes(type="log", exponentformat="power", dtick=1)
     if len(ticks := np.unique(values)) <= MOST_TICKS:
         figure.update_xaxes(tickvals=ticks, ticktext=[f"{tick:.4g}" for tick in ticks])
-    if table["line"].nunique() > 1:
-        legend = {"orientation": "h", "y": -0.3, "yanchor": "top", "x": 0}
-        figure.update_layout(showlegend=True, legend=legend)
     return figure
 
 
@@ -171,6 +178,8 @@ def response_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     on_valid = bool(judged) and all(one is not None and one[0] == "valid" for one in judged)
     tables = {name: response_table(digest, name) for name in MEASURES}
     parameters = list(dict.fromkeys(tables["average_accuracy"]["parameter"]))[:MOST_PARAMETERS]
+    every = pd.concat(tables.values())
+    looks = assign_styles(list(dict.fromkeys(every[every["parameter"].isin(parameters)]["line"])))
     for number, parameter in enumerate(parameters):
         for kind, (measure, word) in enumerate(MEASURES.items()):
             rows = tables[measure][tables[measure]["parameter"] == parameter]
@@ -178,7 +187,7 @@ def response_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
                 continue
             words = word or (digest.average[0].upper() + digest.average[1:])
             words += " on validation rows" * on_valid
-            figure = response_figure(rows, parameter=parameter, y=words.lower())
+            figure = response_figure(rows, parameter=parameter, y=words.lower(), looks=looks)
             name = f"response-{number + 1}{'-forgetting' if kind else ''}"
             panels.append(Panel(name, f"{words} against {parameter}", figure))
     if not panels:
@@ -190,4 +199,5 @@ def response_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
         + (ON_VALID if on_valid else ON_TEST)
         + " Error bars: one standard deviation over runs."
     )
-    return Section("response", "Effect of hyper-parameters", text, tuple(panels))
+    title = "Effect of hyper-parameters"
+    return Section("response", title, text, tuple(panels), legend=looks)

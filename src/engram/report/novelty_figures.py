@@ -1,5 +1,5 @@
 """Sections on novelty detectors: separation by stage, false alarms, features, ROC curves and
-histograms of scores.
+histograms of scores. A figure compares detectors for one method; tables compare methods.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engram.records.novelty_records import (
     embed_in_plane,
 )
 from engram.report import figures
-from engram.report.method_styles import as_plot_text
+from engram.report.method_styles import Style, as_plot_text, assign_styles
 from engram.report.report_data import Floats, ReportData
 from engram.report.report_inputs import ALARM_RATE
 from engram.report.section_types import DrawnMethods, Panel, Section
@@ -30,9 +30,10 @@ TABLE_METRICS = {
     **CURVE_METRICS, "mean_auroc": "mAUC", "inside_forgotten_detection_error": "In/Forg DER",
     "forgotten_outside_detection_error": "Forg/Out DER",
 }  # fmt: skip
-MOST_DETECTORS = 8
+MOST_DETECTORS = 8  # lines in a figure
+MOST_METHODS = 6  # with figures of their own
 NOVELTY_TEXT = (
-    "How well each detector separates items that a method classifies correctly (inside) from "
+    "How well the detectors separate items that a method classifies correctly (inside) from "
     "items of future tasks (outside) after each stage: C.AUC over all items, R.AUC for the newest "
     "task, P.AUC for earlier ones; 0.5 is chance. The table shows means over stages."
 )
@@ -54,26 +55,45 @@ def novelty_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     if not detectors:
         return None
     table = digest.by_name(digest.novelty)
-    table = table[table["name"].isin(cast.names)]
     rows = table.assign(x=table["stage"] + 1, value=table["mean"]).dropna(subset=["value"])
+    looks = _style_detectors(detectors)
+    methods, text = _pick_methods(rows, cast, NOVELTY_TEXT)
     panels = []
-    for place, detector in enumerate(detectors[:MOST_DETECTORS]):
+    for place, method in enumerate(methods):
         for metric, short in CURVE_METRICS.items():
-            own = rows[(rows["detector"] == detector) & (rows["metric"] == metric)]
+            own = rows[(rows["name"] == method) & (rows["metric"] == metric)]
             if len(own):
                 name = f"novelty-{place + 1}-{metric.partition('_')[0]}"
-                figure = draw_over_stages(own, cast, short, int(rows["x"].max()))
-                panels.append(Panel(name, f"{detector}: {short}", figure))
-    text = NOVELTY_TEXT + not_shown_note("detectors", len(detectors), MOST_DETECTORS)
+                figure = _draw_detectors(own, looks, method, short, int(rows["x"].max()))
+                panels.append(Panel(name, f"{cast.short[method]}: {short}", figure, label=method))
+    text += not_shown_note("detectors", len(detectors), MOST_DETECTORS)
     if digest.tuned:
         text += f" Tuned after the first stage: {'. '.join(digest.tuned)}."
-    return Section("novelty", "Novelty", text, tuple(panels))
+    return Section("novelty", "Novelty", text, tuple(panels), legend=looks)
 
 
-def draw_over_stages(rows: pd.DataFrame, cast: DrawnMethods, y: str, last: int) -> go.Figure:
-    """Draw lines of methods over stages, with an axis from 0 to 1."""
-    figure = figures.draw_lines(rows, cast.looks, x="stage", y=y, height=260)
-    figure.update_xaxes(range=[0.8, last + 0.2], dtick=1 if last <= 12 else None)
+def _style_detectors(detectors: Sequence[str]) -> dict[str, Style]:
+    """Assign a style to each detector that is drawn."""
+    return assign_styles(detectors[:MOST_DETECTORS])
+
+
+def _pick_methods(table: pd.DataFrame, cast: DrawnMethods, text: str) -> tuple[list[str], str]:
+    """Pick the methods that get figures of their own, and say in the text if some get none."""
+    names = [name for name in cast.names if name in set(table["name"])]
+    return names[:MOST_METHODS], text + not_shown_note("methods", len(names), MOST_METHODS)
+
+
+def _draw_detectors(
+    rows: pd.DataFrame, looks: dict[str, Style], method: str, y: str, last: int
+) -> go.Figure:
+    """Draw a line per detector over stages, for one method."""
+    known = rows[rows["detector"].isin(list(looks))].assign(name=lambda one: one["detector"])
+    return _switch_by(method, figures.draw_over_stages(known, looks, y, last, height=260))
+
+
+def _switch_by(method: str, figure: go.Figure) -> go.Figure:
+    """Tie all lines of a figure, whose names are not methods, to the switch of one method."""
+    figure.update_traces(meta={"label": method, "head": ""})
     return figure
 
 
@@ -135,31 +155,34 @@ def alarms_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     if not len(digest.alarms):
         return None
     table = digest.by_name(digest.alarms)
-    table = table[table["name"].isin(cast.names) & (table["task"] < table["stage"])]
+    table = table[table["task"] < table["stage"]]
     detectors = list_detectors(digest)
+    looks = _style_detectors(detectors)
     last = int(digest.alarms["stage"].max()) + 1
+    methods, text = _pick_methods(table, cast, ALARM_TEXT)
     panels = []
-    for place, detector in enumerate(detectors[:MOST_DETECTORS]):
-        own = table[table["detector"] == detector]
-        means = own.groupby(["name", "head", "stage"], sort=False)[list(THRESHOLD_KINDS)].mean()
+    for place, method in enumerate(methods):
+        own = table[table["name"] == method]
+        means = own.groupby(["detector", "head", "stage"], sort=False)[list(THRESHOLD_KINDS)].mean()
         for kind, words in THRESHOLD_KINDS.items():
             rows = means[kind].rename("value").dropna().reset_index()
             if not len(rows):
                 continue
-            figure = draw_over_stages(rows.assign(x=rows["stage"] + 1), cast, "false alarms", last)
+            rows = rows.assign(x=rows["stage"] + 1)
+            figure = _draw_detectors(rows, looks, method, "false alarms", last)
             rule = {"width": 1, "dash": "dot", "color": "#8A8A8A"}
             figure.add_hline(y=ALARM_RATE, line=rule)
-            panels.append(Panel(f"alarms-{place + 1}-{kind}", f"{detector}: {words}", figure))
+            title = f"{cast.short[method]}: {words}"
+            panels.append(Panel(f"alarms-{place + 1}-{kind}", title, figure, label=method))
     if not panels:
         return None
-    text = ALARM_TEXT + not_shown_note("detectors", len(detectors), MOST_DETECTORS)
-    return Section("novelty-alarms", "Novelty: thresholds", text, tuple(panels))
+    text += not_shown_note("detectors", len(detectors), MOST_DETECTORS)
+    return Section("novelty-alarms", "Novelty: thresholds", text, tuple(panels), legend=looks)
 
 
 # Features of inside, forgotten and outside items.
 
 
-MOST_METHODS = 6
 MOST_MAPS = 4
 SHADES = dict(
     zip(DRAWN_GROUPS, ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#8A8A8A"), strict=True)
@@ -179,36 +202,41 @@ def features_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     if not len(digest.features):
         return None
     table = digest.by_name(digest.features)
-    names = [name for name in cast.names if name in set(table["name"])]
+    names, text = _pick_methods(table, cast, FEATURE_TEXT)
     panels = []
-    for place, name in enumerate(names[:MOST_METHODS]):
+    for place, name in enumerate(names):
         for statistic in STATISTICS:
             own = table[(table["name"] == name) & (table["statistic"] == statistic)]
             title = f"{statistic}: {cast.short[name]}"
             panel = f"features-{place + 1}-{statistic}"
             panels.append(Panel(panel, title, _draw_statistic(own, statistic, name), label=name))
     maps, said = _draw_maps(digest, cast)
-    text = FEATURE_TEXT + not_shown_note("methods", len(names), MOST_METHODS) + said
-    return Section("novelty-features", "Novelty: features", text, (*panels, *maps))
+    looks = {group: _group_style(group) for group in DRAWN_GROUPS}
+    return Section(
+        "novelty-features", "Novelty: features", text + said, (*panels, *maps), legend=looks
+    )
+
+
+def _group_style(group: str) -> Style:
+    return Style(SHADES[group], DASHES[group], "circle")
 
 
 def _draw_statistic(table: pd.DataFrame, statistic: str, name: str) -> go.Figure:
-    figure = figures.empty_figure("stage", statistic, height=320)
+    figure = figures.empty_figure("stage", statistic, height=260)
     for group in DRAWN_GROUPS:
-        rows = table[table["set"] == group]
+        rows = table[table["set"] == group].sort_values("stage")
         if len(rows):
             figure.add_trace(
                 go.Scatter(
                     x=(rows["stage"] + 1).to_numpy(), y=rows["mean"].to_numpy(), name=group,
                     mode="lines+markers", meta={"label": name, "head": ""},
                     line={"color": SHADES[group], "dash": DASHES[group], "width": 2},
-                    marker={"size": 6},
+                    marker={"size": 6, "color": SHADES[group]},
                     hovertemplate=f"{group}<br>stage %{{x}}: %{{y:.4~g}}<extra></extra>",
                 )
             )  # fmt: skip
     last = int(table["stage"].max()) + 1 if len(table) else 1
     figure.update_xaxes(range=[0.8, last + 0.2], dtick=1 if last <= 12 else None)
-    add_legend(figure)
     return figure
 
 
@@ -271,27 +299,26 @@ SCORE_TEXT = (
 
 def scores_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     """Plot ROC curves and histograms; None without detectors."""
-    detectors = list_detectors(digest)[:MOST_DETECTORS]
+    looks = _style_detectors(list_detectors(digest))
     names = digest.names
     drawn = [
         (names[one.recipe], one) for one in digest.familiarity
-        if one.detector in detectors and names[one.recipe] in cast.names
+        if one.detector in looks and names[one.recipe] in cast.names
     ]  # fmt: skip
     if not drawn:
         return None
+    methods, text = _pick_methods(pd.DataFrame(drawn, columns=["name", "scores"]), cast, SCORE_TEXT)
     panels = []
-    for place, detector in enumerate(detectors):
-        own = [(name, one) for name, one in drawn if one.detector == detector]
-        if own:
-            panels.append(
-                Panel(f"novelty-roc-{place + 1}", f"{detector}: ROC", _draw_roc_curves(own, cast))
-            )
+    for place, method in enumerate(methods):
+        figure = _draw_roc_curves([one for name, one in drawn if name == method], looks, method)
+        title = f"{cast.short[method]}: ROC"
+        panels.append(Panel(f"novelty-roc-{place + 1}", title, figure, label=method))
     for number, (name, one) in enumerate(drawn[:MOST_HISTOGRAMS]):
         title = f"{one.detector}, {cast.short[name]}, after stage {one.stage + 1}"
         figure = draw_histogram(one, name)
         panels.append(Panel(f"novelty-scores-{number + 1}", title, figure, label=name))
-    text = SCORE_TEXT + not_shown_note("histograms", len(drawn), MOST_HISTOGRAMS)
-    return Section("novelty-scores", "Novelty: scores", text, tuple(panels))
+    text += not_shown_note("histograms", len(drawn), MOST_HISTOGRAMS)
+    return Section("novelty-scores", "Novelty: scores", text, tuple(panels), legend=looks)
 
 
 def roc_curve(inside: Floats, outside: Floats) -> tuple[Floats, Floats]:
@@ -314,22 +341,22 @@ def roc_curve(inside: Floats, outside: Floats) -> tuple[Floats, Floats]:
     return shares[0], shares[1]
 
 
-def _draw_roc_curves(own: Sequence[tuple[str, Familiarity]], cast: DrawnMethods) -> go.Figure:
+def _draw_roc_curves(own: Sequence[Familiarity], looks: dict[str, Style], method: str) -> go.Figure:
     parts = []
-    for name, one in own:
+    for one in own:
         if len(one.inside) and len(one.outside):
             x, y = roc_curve(one.inside, one.outside)
-            parts.append(pd.DataFrame({"x": x, "value": y}).assign(name=name, head=""))
+            parts.append(pd.DataFrame({"x": x, "value": y}).assign(name=one.detector, head=""))
     columns = ["name", "head", "x", "value"]
     table = pd.concat(parts) if parts else pd.DataFrame(columns=columns)
     figure = figures.draw_lines(
-        table, cast.looks, x="share of outside items", y="share of inside items", height=300
+        table, looks, x="share of outside items", y="share of inside items", height=300
     )
     rule = {"width": 1, "dash": "dot", "color": "#8A8A8A"}
     figure.add_shape(type="line", x0=0, y0=0, x1=1, y1=1, line=rule, layer="below")
     figure.update_traces(mode="lines")
     figure.update_xaxes(range=[-0.02, 1.02])
-    return figure
+    return _switch_by(method, figure)
 
 
 def draw_histogram(one: Familiarity, name: str) -> go.Figure:

@@ -21,7 +21,7 @@ from engram.errors import bad, plural
 from engram.io import make_folders, write_text
 from engram.records.summary import describe_search
 from engram.report import report_tables
-from engram.report.figures import COLOR_SCALE
+from engram.report.figures import HEAT_SCALES
 from engram.report.method_styles import Style
 from engram.report.plot_tables import describe_streams
 from engram.report.report_data import DEFINITIONS, ReportData, digest_streams
@@ -110,7 +110,10 @@ def render_page(inputs: ReportInput, *, title: str | None = None) -> str:
         reproductions=[v for k, v in rows.items() if k.startswith("reproduction-")],
         sections=[_section_for_page(s, cast, rows.get(s.name)) for s in sections],
         definitions=DEFINITION_TEXTS,
-        ramp=", ".join(str(color) for _, color in COLOR_SCALE),
+        ramps={
+            theme: ", ".join(color for _, color in scale.colors)
+            for theme, scale in HEAT_SCALES.items()
+        },
         recipes=_recipes(inputs, facts),
         more_recipes=max(0, len(inputs.recipes) - MOST_RECIPES),
         environment=_yaml(inputs.environment) if inputs.environment else "",
@@ -192,6 +195,7 @@ def _page_data(
         "methods": list(cast.names),
         "view": own,
         "figures": plots,
+        "heat": {theme: scale._asdict() for theme, scale in HEAT_SCALES.items()},
         "forgetting": forgetting_cells(shown["summary"]),
         "tables": {
             name: {form: render_table(table, form) for form in ("csv", "latex", "markdown")}
@@ -210,7 +214,14 @@ def _section_for_page(section: Section, cast: DrawnMethods, table: Any) -> dict[
         for panel in section.panels
     ]  # fmt: skip
     return {"name": section.name, "title": section.title, "help": section.help, "panels": panels,
-            "note": section.note, "table": table}  # fmt: skip
+            "note": section.note, "table": table, "legend": _legend_entries(section)}  # fmt: skip
+
+
+def _legend_entries(section: Section) -> list[dict[str, Any]] | None:
+    """List what colours stand for; None for methods, whose entries are switches."""
+    if section.legend is None:
+        return None
+    return [{"name": name, "swatch": draw_swatch(look)} for name, look in section.legend.items()]
 
 
 def _method_entry(name: str, cast: DrawnMethods) -> dict[str, Any]:

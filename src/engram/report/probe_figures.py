@@ -39,9 +39,8 @@ def probe_section(digest: ReportData, cast: DrawnMethods) -> Section | None:
     for number, metric in enumerate(list(dict.fromkeys(rows["metric"]))[:MOST_METRICS]):
         own = rows[rows["metric"] == metric]
         shares = bool(own["value"].between(0, 1).all())
-        figure = figures.draw_lines(
-            own, cast.looks, x="stage", y=metric.rpartition("/")[2], shares=shares, height=280
-        )
+        y = metric.rpartition("/")[2]
+        figure = figures.draw_over_stages(own, cast.looks, y, int(rows["x"].max()), shares=shares)
         panels.append(Panel(f"probe-{number + 1}", metric, figure))
     text = (
         "Measurements of your own probes after each stage. The first part of a name is the probe, "

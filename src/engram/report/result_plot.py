@@ -13,10 +13,11 @@ from plotly.subplots import make_subplots
 
 from engram.errors import bad, check_choice, unknown
 from engram.report.method_styles import as_plot_text, shorten
+from engram.report.notebook_figures import NotebookFigure
 from engram.report.page import choose_head, draw_all_sections
 from engram.report.report_inputs import from_result
 from engram.report.section_types import Panel, Section
-from engram.report.static_images import standalone_figure
+from engram.report.static_images import AXIS_SPACE, place_legend, standalone_figure
 
 if TYPE_CHECKING:
     from engram.records import Result
@@ -72,7 +73,7 @@ def _draw_sections(result: Result) -> DrawnSections:
 
 
 def _draw_panel(section: Section, panel: Panel, head: str) -> go.Figure:
-    return go.Figure(_decode_arrays(standalone_figure(section, panel, head)))
+    return NotebookFigure(_decode_arrays(standalone_figure(section, panel, head)))
 
 
 def _decode_arrays(value: Any) -> Any:
@@ -90,8 +91,8 @@ def _side_by_side(section: Section, head: str) -> go.Figure:
     """Draw all panels of a section in one figure with a common legend."""
     figures = [_decode_arrays(standalone_figure(section, panel, head)) for panel in section.panels]
     rows = -(-len(figures) // COLUMNS)
-    height = max(figure["layout"]["height"] for figure in figures) - 40
-    whole = make_subplots(
+    height = max(panel.figure.layout.height for panel in section.panels) + 70
+    whole: go.Figure = make_subplots(
         rows=rows, cols=COLUMNS, horizontal_spacing=0.12,
         vertical_spacing=min(0.3 / rows, 90 / (height * rows)),
         subplot_titles=[as_plot_text(shorten(panel.title, 50)) for panel in section.panels],
@@ -105,15 +106,16 @@ def _side_by_side(section: Section, head: str) -> go.Figure:
             seen |= {label} if label else set()
             whole.add_trace(go.Figure(data=[{**trace, **extra}]).data[0], **place)
         _copy_axes(whole, figure["layout"], number + 1, place)
-    first = figures[0]["layout"]
+    first: dict[str, Any] = figures[0]["layout"]
+    legend: dict[str, Any] = {}
+    below = place_legend(legend, [one for figure in figures for one in figure["data"]])
     whole.update_layout(
-        height=height * rows, paper_bgcolor=first["paper_bgcolor"], font=first["font"],
-        plot_bgcolor=first["plot_bgcolor"], showlegend=first["showlegend"],
+        height=height * rows + below, paper_bgcolor=first["paper_bgcolor"], font=first["font"],
+        plot_bgcolor=first["plot_bgcolor"], **legend,
         title={"text": as_plot_text(section.title), "font": {"size": 16}, "x": 0.02},
-        template=go.layout.Template(), margin={"l": 64, "r": 24, "t": 80, "b": 90},
-        legend={"orientation": "h", "yanchor": "top", "y": -60 / (height * rows), "x": 0},
+        template=go.layout.Template(), margin={"l": 64, "r": 24, "t": 80, "b": AXIS_SPACE + below},
     )  # fmt: skip
-    return whole
+    return NotebookFigure(whole)
 
 
 def _copy_axes(whole: go.Figure, layout: dict[str, Any], number: int, place: Any) -> None:

@@ -22,13 +22,20 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A titled group of panels, or a note why there are none."""
+    """A titled group of panels, or a note why there are none.
+
+    Parameters
+    ----------
+    legend
+        What colours stand for, if not for methods.
+    """
 
     name: str
     title: str
     help: str
     panels: tuple[Panel, ...] = ()
     note: str = ""
+    legend: Mapping[str, Style] | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from engram.records.head_views import FIGURES
 from engram.records.method_ranking import MethodRanking
@@ -153,15 +152,9 @@ def stage_section(digest: ReportData, cast: DrawnMethods) -> Section:
         title = "All tasks seen" if task < 0 else f"Task {task + 1}"
         name = "stages-mean" if task < 0 else f"stages-task-{task + 1}"
         rows = curves[curves["task"] == task]
-        panels.append(Panel(name, title, _stage_figure(rows, cast, digest.figure, last)))
+        figure = figures.draw_over_stages(rows, cast.looks, digest.figure, last)
+        panels.append(Panel(name, title, figure))
     return Section("stages", heading, text, tuple(panels))
-
-
-def _stage_figure(rows: pd.DataFrame, cast: DrawnMethods, y: str, last: int) -> go.Figure:
-    figure = figures.draw_lines(rows, cast.looks, x="stage", y=y, height=280)
-    margin = 0.04 * (last - 1) + 0.1
-    figure.update_xaxes(range=[1 - margin, last + margin], dtick=1 if last <= 12 else None)
-    return figure
 
 
 def _pick_tasks(tasks: pd.Series[int]) -> list[int]:

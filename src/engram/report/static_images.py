@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from engram.report.section_types import Panel, Section
 
 IMAGE_FORMATS = ("svg", "png", "pdf")
 INK, LINE = "#1d2125", "#dfddd7"
+LEGEND_WIDTH = 600  # pixels that the rows of a legend have at least
+LEGEND_ROW = 20  # height of a row
+AXIS_SPACE = 56  # height of tick labels and the title of an axis
 
 
 class ChromiumNotFound(EngramError):
@@ -88,14 +91,32 @@ def standalone_figure(section: Section, panel: Panel, head: str) -> dict[str, An
     layout |= {
         "title": {"text": as_plot_text(shorten(title, 80)), "font": {"size": 16}, "x": 0.02},
         "paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff", "font": {"color": INK, "size": 13},
-        "showlegend": any(t["type"] == "scatter" and t.get("name") for t in figure["data"]),
-        "legend": {"orientation": "h", "y": -0.25, "yanchor": "top", "x": 0},
-        "height": layout["height"] + 130,
     }  # fmt: skip
-    layout["margin"] = {"l": 64, "r": 24, "t": 56, "b": 56}
+    below = place_legend(layout, figure["data"])
+    layout["height"] += 80 + below
+    layout["margin"] = {"l": 64, "r": 24, "t": 56, "b": AXIS_SPACE + below}
     for axis in [key for key in layout if key.startswith(("xaxis", "yaxis"))]:
         layout[axis] |= {"gridcolor": LINE, "linecolor": LINE}
     return figure
+
+
+def place_legend(layout: dict[str, Any], traces: Sequence[Mapping[str, Any]]) -> int:
+    """Place a legend at the lower edge of a figure; returns the pixels to keep free for it.
+
+    Measured from the edge, not from the axis, it never lies over an axis title, however high the
+    figure and however many the names.
+    """
+    names = {str(one["name"]) for one in traces if one["type"] == "scatter" and one.get("name")}
+    layout["showlegend"] = bool(names)
+    if not names:
+        return 0
+    entry = 12 + 7 * max(len(name) for name in names)  # the names; plotly adds 40 for the samples
+    layout["legend"] = {
+        "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0,
+        "entrywidth": entry, "itemsizing": "constant", "maxheight": 1, "font": {"size": 12},
+    }  # fmt: skip
+    columns = max(1, LEGEND_WIDTH // (entry + 40))
+    return LEGEND_ROW * -(-len(names) // columns) + 12
 
 
 def _draw(pictures: list[dict[str, Any]]) -> None:

@@ -246,6 +246,22 @@ class Stream:
     def _repr_html_(self) -> str:
         return stream_html(self)
 
+    def plot(self, name: str | None = None) -> Any:
+        """Draw a picture of the stream (plotly), which notebooks display.
+
+        Parameters
+        ----------
+        name
+            ``samples``: training images of each task as networks see them; ``rows``: how many rows
+            of each label a task has; ``views``: what each task does to an image (permuted,
+            rotated); ``tree``: superclasses and classes, in the colour of the task that introduces
+            them. None: what says most about this stream.
+        """
+        from importlib import import_module
+
+        # imported here because pictures build on reports, which build on streams
+        return import_module("engram.report.stream_pictures").plot_stream(self, name)
+
     def __str__(self) -> str:
         return stream_table(self)
 

@@ -30,12 +30,28 @@
     }
     return look;
   }
+  // Cells of heat maps near the paper where they are empty, and numbers on them readable.
+  function heated(trace) {
+    const heat = page.heat[dark() ? "dark" : "light"];
+    if (trace.type === "heatmap") return { colorscale: heat.colors };
+    if (trace.mode === "text") return { "textfont.color": trace.text.map((text) => heat.text[Number(text) < heat.turn ? 0 : 1]) };
+    return null;
+  }
+  async function reheat(plot) {
+    for (const [i, trace] of plot.data.entries()) {
+      const look = heated(trace);
+      if (look) await Plotly.restyle(plot, Object.fromEntries(Object.entries(look).map(([key, value]) => [key, [value]])), [i]);
+    }
+  }
   function setTheme(name) {
     root.dataset.theme = name;
     const button = document.getElementById("theme");
     button.textContent = name === "dark" ? "Light mode" : "Dark mode";
     button.setAttribute("aria-pressed", String(name === "dark"));
-    return Promise.all(every(".js-plotly-plot").map((plot) => Plotly.relayout(plot, themed(plot.layout))));
+    return Promise.all(every(".js-plotly-plot").map(async (plot) => {
+      await Plotly.relayout(plot, themed(plot.layout));
+      await reheat(plot);
+    }));
   }
 
   // Figures: which traces show is a function of the switches alone.
@@ -65,7 +81,10 @@
     for (const [path, value] of Object.entries(themed(layout))) set(layout, path, value);
     if (touch) layout.dragmode = false; // a finger on a figure scrolls the page
     const flags = visibility(data);
-    data.forEach((trace, i) => { trace.visible = flags[i]; });
+    data.forEach((trace, i) => {
+      trace.visible = flags[i];
+      for (const [path, value] of Object.entries(heated(trace) ?? {})) set(trace, path, value);
+    });
     await Plotly.newPlot(plot, data, layout, {
       responsive: true, displaylogo: false, displayModeBar: !touch,
       modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
@@ -158,7 +177,33 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
+  // A table wider than its box says how many columns are out of sight, and where.
+  function showReach(box) {
+    const frame = box.parentElement;
+    const name = box.querySelector("th.row-name");
+    const held = name && box.scrollLeft > 0 ? name.offsetWidth : 0;
+    const left = box.getBoundingClientRect().left;
+    const spans = every("th:not(.row-name)", box).map((head) => head.getBoundingClientRect());
+    const before = spans.filter((span) => span.left - left < held - 4).length;
+    const after = spans.filter((span) => span.right - left > box.clientWidth + 4).length;
+    const wide = box.scrollWidth > box.clientWidth + 1;
+    frame.style.setProperty("--held", `${held}px`);
+    frame.classList.toggle("goes-left", wide && before > 0);
+    frame.classList.toggle("goes-right", wide && after > 0);
+    const columns = (count) => `${count} more ${count === 1 ? "column" : "columns"}`;
+    const words = [before ? `← ${columns(before)}` : "", after ? `${columns(after)} →` : ""].filter(Boolean);
+    const sign = frame.querySelector(".hidden-columns");
+    sign.hidden = !wide;
+    sign.textContent = words.join(" · ");
+  }
+  const sized = new ResizeObserver((entries) => entries.forEach((entry) => showReach(entry.target.closest(".table-box"))));
+
   // Wiring.
+  for (const box of every(".table-box")) {
+    box.addEventListener("scroll", () => showReach(box), { passive: true });
+    sized.observe(box);
+    sized.observe(box.querySelector("table"));
+  }
   every("#table-summary tbody tr").forEach((row, i) => { row.dataset.row = i; });
   every("#methods input[type=checkbox]").forEach((box) => box.addEventListener("change", switchMethods));
   every("input[name=view]").forEach((box) => box.addEventListener("change", () => { state.view = box.value; apply(); }));
