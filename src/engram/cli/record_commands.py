@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engram.cli.console import emit, report_unreadable, say
+from engram.cli.console import FAILED, emit, report_unreadable, say
 from engram.cli.options import Device, Directories, Trust
 from engram.cli.wide_tables import print_table
 from engram.errors import bad, plural
@@ -115,6 +115,7 @@ def metrics(
     from engram.metrics import FORGETTING_DEFINITIONS
     from engram.records import read
     from engram.records.summary import describe_excluded_runs, describe_search, runs_at_stage
+    from engram.report.table import frame_to_csv
 
     check_choice("--definition", definition, (EVERY_DEFINITION, *FORGETTING_DEFINITIONS))
     result = read(*directories)
@@ -148,7 +149,7 @@ def metrics(
             tables |= _confusion_tables(result.select(label=label), label, last, known)
     for title, table in tables.items():
         if csv:
-            emit(table.to_csv(index=title != "metrics"))
+            emit(frame_to_csv(table, index=title != "metrics"))
         else:
             print_table(title, table)
     say(describe_view(result, last), style="dim")
@@ -160,6 +161,8 @@ def metrics(
     for words in (*describe_excluded_runs(result, last), *describe_search(result.recipes)):
         say(words, style="yellow")
     report_unreadable(result)
+    if result.problems:
+        raise typer.Exit(FAILED)
 
 
 def metric_table(
@@ -479,7 +482,9 @@ def novelty(
         return
     table = _at_stage(result.novelty(), stage)
     if csv:
-        emit(table.assign(stage=table["stage"] + 1).to_csv(index=False))
+        from engram.report.table import frame_to_csv
+
+        emit(frame_to_csv(table.assign(stage=table["stage"] + 1)))
         return
     _print_scores(table, "mean over stages" if stage is None else f"after task {stage}")
     for line in describe_tuning(result):
@@ -492,7 +497,9 @@ def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
     table = _at_stage(table, stage)
     table = table.assign(stage=table["stage"] + 1, task=table["task"] + 1)
     if csv:
-        emit(table.to_csv(index=False))
+        from engram.report.table import frame_to_csv
+
+        emit(frame_to_csv(table))
         return
     names = [f"{one.detector} ({one.label}), task {one.task}" for one in table.itertuples()]
     shown = table[["frozen", "renewed"]].set_axis(names).groupby(level=0, sort=False).mean()

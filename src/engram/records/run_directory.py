@@ -99,6 +99,7 @@ class RunDirectory:
         self._recorded = FinishedStages(self.path)
         self._place = _directory_identity(self.path)
         self._journal: Journal | None = None
+        self._newest = -1  # time stamp of the newest part known; -1: not looked for yet
         self._appended = 0
 
     def __repr__(self) -> str:
@@ -138,8 +139,8 @@ class RunDirectory:
     ) -> str:
         """Add one part, which is on disk when this returns. Rows must cover whole stages.
 
-        All of it is one block at the end of this process's journal, the results last: a stage
-        counts as finished only when all else is there.
+        All of it is one block at the end of this process's journal: first a checksum of each file,
+        and the results last, since a stage counts as finished only when all else is there.
 
         Returns
         -------
@@ -150,7 +151,7 @@ class RunDirectory:
         kept = [p for p in predictions if p is not None]
         if kept and rows is None:
             raise bad("rows", "the rows that belong to the predictions", "none")
-        part = new_part()
+        part = self.new_part()
         files: dict[str, bytes] = {}
         if kept:
             files[f"predictions-{part}.safetensors"] = pack_predictions(kept)
@@ -166,17 +167,29 @@ class RunDirectory:
         if environment is not None:
             files[f"environment-{environment_part or part}.json"] = dump_json(environment)
         if rows is None:
-            self._own_journal(part).append(files)
+            self._own_journal(part).append(_with_checksums(part, files))
             return part
         table = rows.arrow() if isinstance(rows, Rows) else rows
         results, content = pack_record(f"{RESULTS_PREFIX}{part}", table)
         files[results] = content
         journal = self._own_journal(part)
-        where = journal.append(files)
+        where = journal.append(_with_checksums(part, files))
         self._recorded.add(journal.path.name, where, results, table)
         self._appended += 1
         if self._appended % (MANY_FILES // 4) == 0:
             merge_parts(self.path, least=MANY_FILES)
+        return part
+
+    def new_part(self) -> str:
+        """Make a part id that sorts after those of the directory, even if the clock stepped back.
+
+        What is newer is told by ids, so time alone would let old records stand for new ones.
+        """
+        if self._newest < 0:
+            names = list_names(self.path, (RESULTS_PREFIX, MARK_PREFIX), "")
+            self._newest = max((_stamp_of(name.partition("-")[2]) for name in names), default=0)
+        part = new_part(after=self._newest)
+        self._newest = _stamp_of(part)
         return part
 
     def _own_journal(self, part: str) -> Journal:
@@ -236,7 +249,7 @@ class RunDirectory:
         chosen = [run for run in dict.fromkeys(runs) if run in recorded]
         if not chosen:
             return 0
-        part = new_part()
+        part = self.new_mark()
         for run in chosen:  # first: at worst, a run without its checkpoint starts over
             path = self.checkpoint_path(*run)
             if path.is_dir():
@@ -248,6 +261,12 @@ class RunDirectory:
             shared.rename(self.path / "checkpoint" / f"{MARK_PREFIX}{part}-groups")
         write_mark(self.path, part, chosen)
         return len(chosen)
+
+    def new_mark(self) -> str:
+        """Make a part id for a mark, after every part recorded so far, those in journals included."""
+        known = [_stamp_of(one.part) for one in list_records(self.path, "results")]
+        self._newest = max(_stamp_of(self.new_part()), *known, 0)
+        return self.new_part()
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -366,9 +385,28 @@ def _directory_identity(path: Path) -> tuple[int, int] | None:
 _counter = itertools.count()
 
 
-def new_part() -> str:
-    """Make a part id: unique over processes and machines, and sorted by time."""
-    return f"{time.time_ns():019d}-{os.getpid():07d}-{next(_counter):06d}-{secrets.token_hex(3)}"
+def new_part(after: int = -1) -> str:
+    """Make a part id: unique over processes and machines, and sorted by time.
+
+    Its time is later than `after`, whatever the clock says.
+    """
+    stamp = max(time.time_ns(), after + 1)
+    return f"{stamp:019d}-{os.getpid():07d}-{next(_counter):06d}-{secrets.token_hex(3)}"
+
+
+def _stamp_of(part: str) -> int:
+    """Return the time in a part id; 0 for other names."""
+    stamp = part.partition("-")[0]
+    return int(stamp) if len(stamp) == 19 and stamp.isdecimal() else 0
+
+
+CHECKSUMS = "checksums"  # the kind of record file that holds those of its part
+
+
+def _with_checksums(part: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of a part behind one with their checksums, for `engram verify`."""
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    return {f"{CHECKSUMS}-{part}.json": dump_json({"sha256": sums}), **files}
 
 
 def run_id(recipe: str, seed: int, order: str = "") -> str:
