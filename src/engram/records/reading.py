@@ -17,14 +17,13 @@ from engram.records.predictions import Predictions
 from engram.records.probe_arrays import ProbeArrays
 from engram.records.result import Result
 from engram.records.run_arrays import RunKey, arrange_runs, sort_by_run
-from engram.records.run_directory import RunDirectory
+from engram.records.run_directory import RunDirectory, find_journal_problems
 from engram.records.saved_models import MODEL_FILE, ModelLocation, ModelSource
 from engram.records.scored_items import HEADS, EvaluationItems
 from engram.records.table_parts import (
     PartContents,
     Problem,
     drop_repeats,
-    journal_problems,
     read_folders,
     result_files,
 )
@@ -50,7 +49,7 @@ def read(*paths: str | os.PathLike[str], recipes: Collection[str] | None = None)
         raise bad("paths", "at least one run directory", "none")
     folders = [RunDirectory(path, create=False) for path in paths]
     parts = read_folders([folder.path for folder in folders], result_files)
-    problems = [*parts.problems, *(p for one in folders for p in journal_problems(one.path))]
+    problems = [*parts.problems, *(p for one in folders for p in find_journal_problems(one.path))]
     if not parts.files and not problems:
         shown = ", ".join(str(folder.path) for folder in folders)
         if any(folder.recipes() for folder in folders):

@@ -314,7 +314,7 @@ class RunDirectory:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Results files that cannot be read, and damage in journals."""
-        return (*self._recorded.look().problems.values(), *journal_problems(self.path))
+        return (*self._recorded.look().problems.values(), *find_journal_problems(self.path))
 
     def recipe(self, recipe: str) -> dict[str, Any]:
         """Read the recipe of an id as a nested plain dict."""
@@ -645,6 +645,34 @@ def _read_index(
     except (ValueError, TypeError, AttributeError, RecursionError):  # of another version
         return {}, {}
     return files, recipes
+
+
+def list_lost_journals(folder: Path) -> list[str]:
+    """List the journals that the index knows and that are gone; nothing ever removes one.
+
+    Only names are parsed, since the index of a large study has 100,000 lines.
+    """
+    try:
+        lines = (folder / INDEX_FILE).read_bytes().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    found: dict[str, None] = {}
+    for line in lines:
+        name = line[len(_FILE_LINE) :].partition('"')[0] if line.startswith(_FILE_LINE) else ""
+        if name.endswith(JOURNAL_SUFFIX) and name not in found:
+            text, _, told = line.rpartition("\t")
+            if told == _line_sum(text) and not (folder / name).exists():
+                found[name] = None
+    return list(found)
+
+
+_FILE_LINE = '["file","'
+
+
+def find_journal_problems(folder: Path) -> list[Problem]:
+    """List journals that are damaged or gone."""
+    lost = [Problem(str(folder / name), "is missing") for name in list_lost_journals(folder)]
+    return [*journal_problems(folder), *lost]
 
 
 # Files beside the results, which count once the results file of their part exists.
