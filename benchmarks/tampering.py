@@ -60,7 +60,8 @@ def train(folder: Path) -> dict[str, Path]:
     found["labels"] = run("labels", keep="labels", seeds=2)
     run("labels", keep="labels", method="DERpp")
     found["heads"] = run("heads", stream=engram.task_incremental(data), method="LwF", seeds=2)
-    found["order"] = run("order", stream=engram.class_incremental(data, order=[3, 1, 0, 2, *range(4, 10)]))
+    order = engram.class_incremental(data, order=[3, 1, 0, 2, *range(4, 10)])
+    found["order"] = run("order", stream=order)
     found["unseen"] = run("unseen", evaluate_unseen=True, seeds=2)
     found["together"] = run("together", seeds=4, together=True)
     found["resumed"] = run("resumed", seeds=1)
@@ -84,7 +85,10 @@ def train_clean(folder: Path) -> dict[str, Path]:
         engram.run(stream, method="ER", seeds=2, keep="counts", out=out("counts"), **few)
         engram.run(stream, method="ER", seeds=2, out=out("rerun"), **few)
         engram.run(stream, method="ER", seeds=2, out=found["rerun"], rerun=True, **few)
-        engram.orders(stream, "ER", 3, out=out("orders"), **few)
+        recipe = engram.Recipe.of({
+            "stream": {"data": "blobs"}, "method": "ER", "training": {"epochs": 1},
+        })  # fmt: skip
+        engram.orders(recipe, task_orders=3, out=out("orders"), device="cpu")
         engram.run(stream, method="ER", out=out("probed"), keep="parameters", **few)
         engram.run(stream, method="ER", out=found["probed"], keep="parameters",
                    probes=[], detectors=["Energy"], **few)  # fmt: skip
@@ -103,22 +107,28 @@ def train_clean(folder: Path) -> dict[str, Path]:
 
 
 def read_files(journal: Path) -> dict[str, bytes]:
-    """The files of a journal by name, in their order."""
-    return {one.name: one.read() for one in read_journal(journal).files}
+    """The files of a journal by name, in their order; of equal names, later ones end with #."""
+    found: dict[str, bytes] = {}
+    for one in read_journal(journal).files:
+        name = one.name
+        while name in found:
+            name += "#"
+        found[name] = one.read()
+    return found
 
 
 def write_files(journal: Path, files: dict[str, bytes], anew: str = "all") -> None:
     """Write a journal; with `anew` = "all" the checksums of its parts are made again."""
     if anew == "all":
-        part = ""
+        part, told = "", dict[str, str]()
         for name in list(files):
             if name.startswith(CHECKSUMS):
-                part = name
-                told: dict[str, str] = {}
+                part, told = name, {}
             elif part:
-                told[name] = sha256(files[name]).hexdigest()
+                told[name.rstrip("#")] = sha256(files[name]).hexdigest()
                 files[part] = json.dumps({"sha256": told}).encode()
-    journal.write_bytes(pack_members(files))
+    packed = (pack_members({name.rstrip("#"): one}) for name, one in files.items())
+    journal.write_bytes(b"".join(packed))
 
 
 @dataclass
@@ -135,7 +145,7 @@ class Copy:
             (path, name)
             for path in list_journals(self.path)
             for name in read_files(path)
-            if name.partition("-")[0] in kinds
+            if name.partition("-")[0] in kinds and not name.endswith("#")
         ]
         path, name = self.draw.choice(found)
         return path, read_files(path), name
@@ -189,7 +199,7 @@ def forge_shares(copy: Copy) -> str:
 
 def exchange_labels(copy: Copy) -> str:
     """The results of one method under the name of another."""
-    journal, files, name = copy.journal("results")
+    journal, files, _ = copy.journal("results")
     for other in files:
         if other.startswith("results"):
             table = _table(journal, other)
@@ -260,7 +270,7 @@ def _relabel(one: Prediction, draw: random.Random) -> Prediction:
 
 def forge_scores(copy: Copy) -> str:
     """Scores after the last task, with the order of each row kept, so that no label changes."""
-    journal, files, name = copy.journal("predictions")
+    journal, files, _ = copy.journal("predictions")
     last = [one for one in files if one.startswith("predictions")][-1]
     (record,) = (one for one in read_journal(journal).files if one.name == last)
     stored = Predictions([record])
@@ -366,7 +376,7 @@ def adopt_model(copy: Copy) -> str:
     first, second = copy.draw.sample(models, 2)
     found, made = load_model(first)
     own, its = load_model(second)
-    if set(own.tensors) != set(found.tensors) or "labels" in copy.path.name:
+    if set(own.tensors) != set(found.tensors):
         return exchange_models(copy)  # of another method, whose state would not fit
     state = found._replace(facts={**found.facts, "seed": own.facts["seed"]})
     save_model(second, state, {**made, "run": its["run"]})
@@ -444,7 +454,8 @@ def tamper(folders: dict[str, Path], count: int, seed: int, work: Path) -> Itera
         found = engram.verify(path)
         yield {
             "kind": kind, "way": way.__name__, "directory": name, "checksums": copy.anew,
-            "did": did, "found": not found.ok, "checks": " ".join({f.check for f in found.findings}),
+            "did": did, "found": not found.ok,
+            "checks": " ".join(sorted({f.check for f in found.findings})),
             "first": str(found.findings[0]) if found.findings else "",
         }  # fmt: skip
         shutil.rmtree(path)
@@ -469,8 +480,8 @@ def leave(folders: dict[str, Path], count: int, seed: int, work: Path) -> Iterat
             (path / ".index").unlink(missing_ok=True)
         found = engram.verify(path)
         yield {
-            "kind": "clean", "way": did, "directory": name, "found": not found.ok,
-            "checks": " ".join({f.check for f in found.findings}),
+            "kind": "clean", "way": did, "directory": name, "did": did, "found": not found.ok,
+            "checks": " ".join(sorted({f.check for f in found.findings})),
             "first": str(found.findings[0]) if found.findings else "",
         }  # fmt: skip
         shutil.rmtree(path)

@@ -43,7 +43,15 @@ def test_csv_gives_every_name_back(names):
         assert [cell.removeprefix("'") for cell in found] == [n.removeprefix("'") for n in plain]
 
 
-ATTACKS = ['=HYPERLINK("http://x.example","paid")', "+1+1", "-2+3", "@SUM(A1)", "\t=1", " =1", "＝1"]
+ATTACKS = [
+    '=HYPERLINK("http://x.example","paid")',
+    "+1+1",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    " =1",
+    "＝1",
+]
 
 
 def test_no_exported_cell_is_a_formula_or_moves_a_terminal():

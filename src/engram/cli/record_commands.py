@@ -1,4 +1,4 @@
-"""Commands that read results: report, metrics, diff, novelty."""
+"""Commands that read results: report, metrics, verify, card, diff, novelty."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from engram.cli.console import FAILED, emit, report_unreadable, say
-from engram.cli.options import Device, Directories, Trust
+from engram.cli.options import Device, Directories, Root, Trust
 from engram.cli.wide_tables import print_table
 from engram.errors import bad, plural
 
@@ -358,24 +358,88 @@ def _count_confusion(result: Result, stage: int | None, runs: list[int]) -> pd.D
     return total.astype(int)
 
 
+# ``engram verify`` and ``engram card``.
+
+
+def verify(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    root: Root = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    trust: Trust = False,
+) -> None:
+    """Check that the records of a run directory belong together and to what they claim.
+
+    Files against checksums, recipes against ids, numbers against predictions, ledgers against
+    budgets, test rows and models against the data where it is at hand. Prints one line per finding;
+    the exit code is 1 if there is any.
+    """
+    import json
+
+    from engram.experiments.verification import verify as check
+
+    found = check(directory, root=root, trust=trust)
+    if as_json:
+        emit(json.dumps(found.to_dict(), indent=1))
+    else:
+        *details, verdict = str(found).splitlines()
+        for line in details[: len(found.findings)]:
+            emit(line)
+        for line in details[len(found.findings) :]:
+            say(line, style="dim")
+        emit(verdict)
+    if not found.ok:
+        raise typer.Exit(FAILED)
+
+
+def card(
+    directories: Directories,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE",
+            help="File to write, .md or .html (default: card.md in the directory).",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Print and save the protocol card: one page that a paper can cite.
+
+    Data and split, class order, transforms, weights, seeds, tuning, memory, compute, rows read,
+    numbers and what each of them means. It names no folder of this machine.
+    """
+    from engram.report.protocol_card import make_card
+
+    made = make_card(*directories)
+    emit(made.markdown().partition("<!--engram-card")[0].rstrip())
+    say(f"wrote {made.write(directories[0] / 'card.md' if out is None else out)}")
+
+
 # ``engram diff``.
 
 
 def diff(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: Annotated[
+        str,
+        typer.Argument(metavar="ONE", help="A run directory, recipe file, card or PAPER/TABLE."),
+    ],
     other: Annotated[
-        str, typer.Argument(metavar="PRESET|RUN", help="PAPER/TABLE, or another run directory.")
+        str, typer.Argument(metavar="OTHER", help="Another one, of any of these kinds.")
     ],
 ) -> None:
-    """Show how the protocol of a run differs from that of a paper or another run.
+    """Show how two protocols differ: runs, recipe files, protocol cards, tables of papers.
 
+    A card and the runs that it describes are compared by their numbers, too.
     Every recipe is compared with the nearest one of the other side; the most important
     differences come first.
     """
     from engram.cli.console import results_console, say
     from engram.reproduce import compare_recipes, read_recipes
+    from engram.reproduce.protocol_differences import read_digest
 
     found = compare_recipes(read_recipes(run), read_recipes(other))
+    digests = [one for one in map(read_digest, (run, other)) if one]
+    if len(digests) == 2:
+        words = "are the same" if digests[0] == digests[1] else "differ"
+        say(f"numbers: {words} ({digests[0]} and {digests[1]})")
     if not found:
         return say(f"{run} and {other} follow the same protocol")
     results_console().print(_difference_table(found))

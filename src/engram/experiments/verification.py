@@ -19,6 +19,7 @@ from engram.engine.backend import inference_numerics
 from engram.engine.engine import Engine
 from engram.engine.evaluation import evaluate
 from engram.engine.portable_state import restore_state
+from engram.engine.run_definition import Run
 from engram.errors import EngramError, RecordError, plural
 from engram.experiments.build_methods import forbid_user_code
 from engram.experiments.experiment_id import (
@@ -33,12 +34,12 @@ from engram.experiments.model_file import load_model
 from engram.experiments.plain_values import to_plain
 from engram.experiments.recipe import Recipe
 from engram.io import DiskError
-from engram.engine.run_definition import Run
 from engram.memory import Memory
 from engram.methods.method import Method
 from engram.plugins import Untrusted
 from engram.records import EvaluationItems, Result, RunDirectory, read, run_id
-from engram.records.record_checks import Finding, RecordChecks
+from engram.records.predictions import Prediction
+from engram.records.record_checks import RecordChecks, RecordFinding
 from engram.records.run_arrays import RunKey
 from engram.records.saved_models import MODEL_FILE
 from engram.streams.stream import Stream
@@ -67,7 +68,7 @@ class Verification:
     """
 
     path: str
-    findings: tuple[Finding, ...]
+    findings: tuple[RecordFinding, ...]
     notes: tuple[str, ...]
     checked: Mapping[str, int]
 
@@ -143,8 +144,8 @@ def _read_result(folder: RunDirectory, checks: RecordChecks) -> Result | None:
         result = read(folder.path)
     except DiskError:
         raise
-    except RecordError as problem:
-        checks.find("files", folder.path, problem)
+    except RecordError as error:
+        checks.find("files", folder.path, error)
         return None
     for problem in result.problems:
         known = str(problem.file).removeprefix(str(folder.path)).lstrip("/\\")
@@ -156,7 +157,6 @@ def _read_result(folder: RunDirectory, checks: RecordChecks) -> Result | None:
 def _check_environment(result: Result, checks: RecordChecks) -> None:
     if not result.environment:
         checks.note("environment: none was recorded")
-    own = {"version": engram.__version__}
     for facts in result.environment:
         made = facts.get("engram")
         if not isinstance(made, Mapping) or not isinstance(facts.get("packages"), Mapping):
@@ -165,13 +165,12 @@ def _check_environment(result: Result, checks: RecordChecks) -> None:
                 continue
             made = {"version": facts["packages"].get("engram")}
         checks.checked["environments"] += 1
-        if made.get("version") != own["version"]:
-            checks.note(f"recorded by Engram {made.get('version')}, verified by {own['version']}")
+        if made.get("version") != engram.__version__:
+            told = made.get("version")
+            checks.note(f"recorded by Engram {told}, verified by {engram.__version__}")
         if (made.get("git") or {}).get("changed"):
             checks.note("recorded by a checkout of Engram with changes that are in no commit")
-        parts = {str(facts.get("python")), str(facts["packages"].get("torch"))}
-        checks.checked.setdefault("environments", 0)
-        if "None" in parts:
+        if not facts.get("python") or not facts["packages"].get("torch"):
             checks.find("environment", facts.get("part", "?"), "has no versions")
 
 
@@ -256,7 +255,9 @@ class _Recorded:
             else:
                 self.checks.find("data" if part == "data" else "recipes", where, text)
         if (told := content.get("stream", {}).get("head")) != stream.head:
-            self.checks.find("recipes", where, f"head view {told!r}, its stream has {stream.head!r}")
+            self.checks.find(
+                "recipes", where, f"head view {told!r}, its stream has {stream.head!r}"
+            )
         for run in runs:
             own = self._in_order(recipe, stream, run)
             if own is not None:
@@ -293,7 +294,9 @@ class _Recorded:
             items = self.result.items(run.recipe, run.order)
         except RecordError:  # reported with the file
             return
-        if items is not None and (field := _differing_items(EvaluationItems.of_stream(stream), items)):
+        if items is not None and (
+            field := _differing_items(EvaluationItems.of_stream(stream), items)
+        ):
             return self.checks.find("data", name, f"test items differ from the data in {field}")
         path = self.folder.checkpoint_path(*run) / MODEL_FILE
         if items is None or not path.is_file():
@@ -301,7 +304,9 @@ class _Recorded:
         try:
             self._predict_again(run, recipe, stream, items, path)
         except (EngramError, RuntimeError, KeyError, ValueError) as problem:
-            self.checks.find("models", name, f"its model cannot be loaded ({problem})")
+            self.checks.find(
+                "models", name, f"its model and predictions cannot be compared ({problem})"
+            )
         return None
 
     def _check_budget(self, run: RunKey, method: Method, stream: Stream) -> None:
@@ -329,8 +334,8 @@ class _Recorded:
         """Compare the scores after the last task with those of the model that was kept."""
         stage = len(stream) - 1
         kept = self.result.predictions.get(*run, stage)
-        if kept is None or kept.scores is None:
-            return self.checks.note(f"{run_id(*run)}: its model (no scores were kept)")
+        if kept is None or (kept.scores is None and kept.single is None):
+            return self.checks.note(f"{run_id(*run)}: its model (no predictions were kept)")
         found, _ = load_model(path)
         own = Run(
             stream=stream, method=recipe.method, model=recipe.model, training=recipe.training,
@@ -343,20 +348,36 @@ class _Recorded:
             return self.checks.find("models", run_id(*run), text)
         with inference_numerics(recipe.training.precision), torch.no_grad():
             (made,) = evaluate([learner], [recipe.method])
-        told, again = kept.full(), np.asarray(made.scores, np.float64)
-        if told.shape != again.shape:
-            text = f"scores of shape {told.shape}, its model gives {again.shape}"
+        again = np.asarray(made.scores, np.float64)
+        if kept.scores is not None and kept.scores.shape != again.shape:
+            text = f"scores of shape {kept.scores.shape}, its model gives {again.shape}"
             return self.checks.find("models", run_id(*run), text)
-        open_ = np.asarray(items.opening <= stage)
-        told, again = told[:, open_].astype(np.float64), again[:, open_]
-        size = np.maximum(abs(again).max(axis=1, initial=0.0), 1e-6)
-        gap = abs(np.nan_to_num(told) - np.nan_to_num(again)).max(axis=1, initial=0.0) / size
         limit = _SAME_SCORES.get(recipe.training.precision, _COARSE_SCORES)
+        gap = _score_gap(kept, again, items)
         if wrong := int((gap > limit).sum()):
             text = f"its model gives other scores for {wrong} of {len(gap)} test rows"
             return self.checks.find("models", run_id(*run), text)
         self.checks.checked["scores predicted again"] += 1
         return None
+
+
+def _score_gap(kept: Prediction, made: Any, items: EvaluationItems) -> Any:
+    """Return how far stored scores are from others, relative to each row's largest, [n].
+
+    Without scores: by how much other labels than the stored ones would have won.
+    """
+    open_ = np.asarray(items.opening <= kept.key.stage)
+    made = np.nan_to_num(made)
+    size = np.maximum(abs(made[:, open_]).max(axis=1, initial=0.0), 1e-6)
+    if kept.scores is not None:
+        told = np.nan_to_num(kept.full().astype(np.float64))
+        return abs(told - made)[:, open_].max(axis=1, initial=0.0) / size
+    predicted = kept.predicted(items, head="single")
+    if predicted.dtype == np.bool_:  # the scores of wrong labels should be near the threshold
+        wrong = (predicted != (made > 0)) & open_
+        return np.where(wrong, abs(made), 0.0).max(axis=1, initial=0.0) / size
+    best = made[:, open_].max(axis=1, initial=-np.inf)
+    return (best - made[np.arange(len(made)), predicted]) / size
 
 
 def _plain_recipe(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from engram.errors import EngramError, RecordError
 from engram.io import TensorFile, list_names, parse_json, read_json
 from engram.records import head_views, prediction_scoring
 from engram.records.journal import (
-    JOURNAL_SUFFIX,
     RecordFile,
     list_journals,
     list_records,
@@ -47,7 +46,7 @@ _TENSOR_FILES = {"predictions": "predictions file", "arrays": "arrays file"}
 _MOST_SHOWN = 3
 
 
-class Finding(NamedTuple):
+class RecordFinding(NamedTuple):
     """Something that is wrong in a run directory: which check found it, where, and what."""
 
     check: str
@@ -76,7 +75,7 @@ class RecordChecks:
 
     def __init__(self, folder: RunDirectory) -> None:
         self.folder = folder
-        self.findings: list[Finding] = []
+        self.findings: list[RecordFinding] = []
         self.notes: dict[str, None] = {}  # what was not checked, and why; each once
         self.checked: Counter[str] = Counter()
 
@@ -84,7 +83,7 @@ class RecordChecks:
         """Note that something is wrong."""
         path = str(where).removeprefix(f"{self.folder.path}").lstrip("/\\")
         words = " ".join(str(what).split()).replace(f"{self.folder.path}/", "")
-        one = Finding(check, path, words.removeprefix(f"{path}: "))
+        one = RecordFinding(check, path, words.removeprefix(f"{path}: "))
         if one not in self.findings:
             self.findings.append(one)
 
@@ -239,9 +238,7 @@ class RecordChecks:
             if moved := _count_undecided(kept, scored, decided, head):
                 text = f"{moved} labels after stage {stage + 1} do not follow from the scores"
                 self.find("predictions", name, text)
-            add_predicted(
-                found, decided[None], counts, stage=stage, head=head, average=average
-            )
+            add_predicted(found, decided[None], counts, stage=stage, head=head, average=average)
         if stage == 0:
             cells, place = make_counts([items], stage).cells
             found.add("class_count", make_counts([items], stage).number[cells], **place)
@@ -336,9 +333,7 @@ class RecordChecks:
             if finished and run not in entries and entries:
                 self.find("ledger", run_id(*run), "has no entry, though the run is finished")
             for place, one in enumerate(entries.pop(run, [])):
-                for text in _wrong_reads(
-                    one, result, run, groups[run], tasks, main=place == 0
-                ):
+                for text in _wrong_reads(one, result, run, groups[run], tasks, main=place == 0):
                     self.find("ledger", run_id(*run), text)
                 self.checked["ledger entries"] += 1
         for run in entries:
@@ -360,7 +355,10 @@ def _rows_by_run(result: Result) -> dict[RunKey, pd.DataFrame]:
     whole = result.frame()
     ended = whole[whole["step"] == -1]
     groups = ended.groupby(["recipe", "seed", "order"], observed=True, sort=False)
-    found = {RunKey(str(r), int(k), str(o)): part for (r, k, o), part in groups}
+    found: dict[RunKey, Any] = {}
+    for key, part in groups:
+        recipe, seed, order = map(str, key)
+        found[RunKey(recipe, int(seed), order)] = part
     return {run: found.get(run, ended.iloc[:0]) for run in result.runs}
 
 
@@ -424,7 +422,12 @@ def _count_undecided(
 
 
 def _wrong_reads(
-    entry: Mapping[str, Any], result: Result, run: RunKey, own: pd.DataFrame, tasks: int, *,
+    entry: Mapping[str, Any],
+    result: Result,
+    run: RunKey,
+    own: pd.DataFrame,
+    tasks: int,
+    *,
     main: bool,
 ) -> Iterator[str]:
     """Find reads in the ledger of a run that contradict its other records."""
@@ -437,7 +440,7 @@ def _wrong_reads(
     searched = "search" in (result.recipes.get(run.recipe, {}).get("stream") or {})
     for text, reads in stages.items():
         stage = int(text) if str(text).isdecimal() else -1
-        if not 0 <= stage < tasks:
+        if stage < 0 or (stage >= tasks and run not in result.diverged):
             yield f"reads in stage {text}, which its stream does not have"
             continue
         if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in reads.values()):
@@ -450,8 +453,11 @@ def _wrong_reads(
             yield f"read {reads['memory']} rows of a memory {where}, before there was one"
         if reads.get("memory") and stage and held.get(stage - 1) == 0:
             yield f"read {reads['memory']} rows of an empty memory {where}"
-        kept = result.predictions.get(*run, stage)
-        items = result.items(run.recipe, run.order)
+        try:
+            kept = result.predictions.get(*run, stage)
+            items = result.items(run.recipe, run.order)
+        except RecordError:  # reported with the file
+            continue
         if main and kept is not None and items is not None and not curves and not searched:
             scored = len(kept.scored(items))
             if reads.get("test", 0) + reads.get("held_out", 0) < scored:

@@ -263,7 +263,7 @@ class RunDirectory:
         return len(chosen)
 
     def new_mark(self) -> str:
-        """Make a part id for a mark, after every part recorded so far, those in journals included."""
+        """Make a part id for a mark: after all recorded so far, those in journals included."""
         known = [_stamp_of(one.part) for one in list_records(self.path, "results")]
         self._newest = max(_stamp_of(self.new_part()), *known, 0)
         return self.new_part()

@@ -107,7 +107,7 @@ def _format_number(value: float, digits: int) -> str:
     return text.removeprefix("-") if is_zero else text.replace("-", "−")
 
 
-# Exported text is shown by other programs: terminals obey control characters, spreadsheets formulas.
+# Exported text is shown by programs: terminals obey control characters, spreadsheets formulas.
 
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -149,12 +149,12 @@ def _is_number(text: str) -> bool:
 
 
 def frame_to_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
-    """A DataFrame as CSV with escaped cells.
+    r"""A DataFrame as CSV with escaped cells.
 
     Examples
     --------
     >>> frame_to_csv(pd.DataFrame({"label": ["=1+1"], "mean": [-0.5]}))
-    "label,mean\\n'=1+1,-0.5\\n"
+    "label,mean\n'=1+1,-0.5\n"
     """
     whole = frame.reset_index() if index else frame
     texts = [not pd.api.types.is_numeric_dtype(kind) for kind in whole.dtypes]
