@@ -120,13 +120,17 @@ def read_files(journal: Path) -> dict[str, bytes]:
 def write_files(journal: Path, files: dict[str, bytes], anew: str = "all") -> None:
     """Write a journal; with `anew` = "all" the checksums of its parts are made again."""
     if anew == "all":
-        part, told = "", dict[str, str]()
-        for name in list(files):
+        whole: dict[str, dict[str, Any]] = {}
+        for name in files:
             if name.startswith(CHECKSUMS):
-                part, told = name, {}
-            elif part:
+                whole[name] = {**json.loads(files[name]), "sha256": {}}
+            elif whole:
+                told = next(reversed(whole.values()))["sha256"]
                 told[name.rstrip("#")] = sha256(files[name]).hexdigest()
-                files[part] = json.dumps({"sha256": told}).encode()
+        chain = ""
+        for part, content in whole.items():
+            files[part] = json.dumps({**content, "previous": chain}).encode()
+            chain = sha256(files[part]).hexdigest()
     packed = (pack_members({name.rstrip("#"): one}) for name, one in files.items())
     journal.write_bytes(b"".join(packed))
 

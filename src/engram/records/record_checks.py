@@ -27,7 +27,13 @@ from engram.records.label_tree import LABEL_VIEWS
 from engram.records.long_table import Rows, to_frame
 from engram.records.predictions import Prediction
 from engram.records.run_arrays import RunKey
-from engram.records.run_directory import CHECKSUMS, RunDirectory, list_lost_journals, run_id
+from engram.records.run_directory import (
+    CHECKSUMS,
+    RunDirectory,
+    hash_model,
+    read_sealed_journals,
+    run_id,
+)
 from engram.records.saved_models import MODEL_FILE, check_owner
 from engram.records.scored_items import EvaluationItems
 from engram.records.stage_rows import add_predicted, make_counts
@@ -78,6 +84,7 @@ class RecordChecks:
         self.findings: list[RecordFinding] = []
         self.notes: dict[str, None] = {}  # what was not checked, and why; each once
         self.checked: Counter[str] = Counter()
+        self._models: dict[str, str] = {}  # hashes of the models of runs
 
     def find(self, check: str, where: object, what: object) -> None:
         """Note that something is wrong."""
@@ -94,8 +101,14 @@ class RecordChecks:
     # -- files -----------------------------------------------------------------------------------
     def check_files(self) -> None:
         """Check that every file is there, can be read and has the checksum noted for it."""
-        for name in list_lost_journals(self.folder.path):
-            self.find("files", name, "was written and is missing")
+        for name, parts in read_sealed_journals(self.folder.path).items():
+            try:
+                files = read_journal(self.folder.path / name).files
+            except RecordError:
+                self.find("files", name, "was written and is missing")
+                continue
+            if (have := sum(one.kind == "results" for one in files)) < parts:
+                self.find("files", name, f"has {have} of the {parts} parts that were written")
         for path in list_journals(self.folder.path):
             try:
                 contents = read_journal(path)
@@ -123,15 +136,23 @@ class RecordChecks:
         """Check the parts of a journal: each begins with the checksums of its files."""
         told: dict[str, str] = {}
         begun = known = False
+        chain = ""
         for file in files:
             if file.kind == CHECKSUMS:
                 for name in told:
                     self.find("checksums", path / name, "was written and is missing")
+                content = file.read()
                 try:
-                    told = dict(parse_json(file, file.read())["sha256"])
+                    whole = parse_json(file, content)
+                    told, models = dict(whole["sha256"]), dict(whole["models"])
+                    previous = whole["previous"]
                 except (RecordError, KeyError, TypeError, ValueError) as problem:
                     self.find("checksums", file, f"is not a list of checksums ({problem})")
-                    told = {}
+                    told, models, previous = {}, {}, chain
+                if previous != chain:
+                    self.find("checksums", file, "does not follow the part before it")
+                chain = hashlib.sha256(content).hexdigest()
+                self._models |= models
                 begun = known = True
                 continue
             if not begun:
@@ -295,6 +316,10 @@ class RecordChecks:
                 check_owner(path, run)
             except RecordError as problem:
                 self.find("models", path, problem)
+                continue
+            told = self._models.get(path.parent.name)
+            if told is not None and told != hash_model(path.parent):
+                self.find("models", path, "is not the model that was written with the records")
                 continue
             self.checked["models"] += 1
 

@@ -49,6 +49,7 @@ from engram.records.journal import (
 from engram.records.long_table import Rows
 from engram.records.predictions import Prediction, Predictions, pack_predictions
 from engram.records.probe_arrays import ProbeArrays, StoredArrays, pack_arrays, stands_alone
+from engram.records.saved_models import MODEL_FILE
 from engram.records.scored_items import EvaluationItems, read_items, write_items
 from engram.records.table_parts import (
     MANY_FILES,
@@ -100,6 +101,7 @@ class RunDirectory:
         self._place = _directory_identity(self.path)
         self._journal: Journal | None = None
         self._newest = -1  # time stamp of the newest part known; -1: not looked for yet
+        self._chain = ""  # hash of the checksums of the last part in the journal
         self._appended = 0
 
     def __repr__(self) -> str:
@@ -166,14 +168,14 @@ class RunDirectory:
             files[f"arrays-{part}.safetensors"] = pack_arrays(arrays, alone=rows is None)
         if environment is not None:
             files[f"environment-{environment_part or part}.json"] = dump_json(environment)
+        journal = self._own_journal(part)
         if rows is None:
-            self._own_journal(part).append(_with_checksums(part, files))
+            journal.append(self._with_checksums(part, files, ledger))
             return part
         table = rows.arrow() if isinstance(rows, Rows) else rows
         results, content = pack_record(f"{RESULTS_PREFIX}{part}", table)
         files[results] = content
-        journal = self._own_journal(part)
-        where = journal.append(_with_checksums(part, files))
+        where = journal.append(self._with_checksums(part, files, ledger))
         self._recorded.add(journal.path.name, where, results, table)
         self._appended += 1
         if self._appended % (MANY_FILES // 4) == 0:
@@ -195,7 +197,28 @@ class RunDirectory:
     def _own_journal(self, part: str) -> Journal:
         if self._journal is None or self._journal.process != os.getpid():
             self._journal = Journal(self.path / f"{RESULTS_PREFIX}{part}{JOURNAL_SUFFIX}")
+            self._chain = ""
         return self._journal
+
+    def _with_checksums(
+        self, part: str, files: Mapping[str, bytes], ledger: Any
+    ) -> dict[str, bytes]:
+        """Return the files of a part behind one with their checksums, for `engram verify`.
+
+        It also has those of the models of runs that ended, and of the part before.
+        """
+        sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        ended = ledger.get("runs", ()) if isinstance(ledger, Mapping) else ()
+        models = {
+            run_id(*run): told
+            for one in ended
+            if "recipe" in one and "order" in one
+            for run in [(one["recipe"], one["seed"], one["order"])]
+            if (told := hash_model(self.checkpoint_path(*run))) is not None
+        }
+        told = dump_json({"sha256": sums, "models": models, "previous": self._chain})
+        self._chain = hashlib.sha256(told).hexdigest()
+        return {f"{CHECKSUMS}-{part}.json": told, **files}
 
     @property
     def own_files(self) -> tuple[RecordFile, ...]:
@@ -403,10 +426,20 @@ def _stamp_of(part: str) -> int:
 CHECKSUMS = "checksums"  # the kind of record file that holds those of its part
 
 
-def _with_checksums(part: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the files of a part behind one with their checksums, for `engram verify`."""
-    sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    return {f"{CHECKSUMS}-{part}.json": dump_json({"sha256": sums}), **files}
+def hash_model(folder: Path) -> str | None:
+    """Hash the header of a run's model, which has the checksums of its tensors; None without one.
+
+    All of it may be gigabytes.
+    """
+    try:
+        with open(folder / MODEL_FILE, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            return hashlib.sha256(file.read(min(size, _MOST_HEADER))).hexdigest()
+    except OSError:
+        return None
+
+
+_MOST_HEADER = 100 << 20  # safetensors allows no more
 
 
 def run_id(recipe: str, seed: int, order: str = "") -> str:
@@ -647,23 +680,25 @@ def _read_index(
     return files, recipes
 
 
-def list_lost_journals(folder: Path) -> list[str]:
-    """List the journals that the index knows and that are gone; nothing ever removes one.
+def read_sealed_journals(folder: Path) -> dict[str, int]:
+    """Read from the index how many results each journal holds to which nothing is added any more.
 
-    Only names are parsed, since the index of a large study has 100,000 lines.
+    Only the beginnings of lines are parsed, since the index of a large study has 100,000.
     """
     try:
         lines = (folder / INDEX_FILE).read_bytes().decode("utf-8", "replace").splitlines()
     except OSError:
-        return []
-    found: dict[str, None] = {}
+        return {}
+    found: dict[str, int] = {}
     for line in lines:
-        name = line[len(_FILE_LINE) :].partition('"')[0] if line.startswith(_FILE_LINE) else ""
-        if name.endswith(JOURNAL_SUFFIX) and name not in found:
-            text, _, told = line.rpartition("\t")
-            if told == _line_sum(text) and not (folder / name).exists():
-                found[name] = None
-    return list(found)
+        if not line.startswith(_FILE_LINE):
+            continue
+        name, _, rest = line[len(_FILE_LINE) :].partition('",')
+        text, _, told = line.rpartition("\t")
+        if name.endswith(JOURNAL_SUFFIX) and told == _line_sum(text):
+            count = rest.partition(",")[0]
+            found[name] = int(count) if count.isdecimal() else 0
+    return found
 
 
 _FILE_LINE = '["file","'
@@ -671,7 +706,11 @@ _FILE_LINE = '["file","'
 
 def find_journal_problems(folder: Path) -> list[Problem]:
     """List journals that are damaged or gone."""
-    lost = [Problem(str(folder / name), "is missing") for name in list_lost_journals(folder)]
+    lost = [
+        Problem(str(folder / name), "is missing")
+        for name in read_sealed_journals(folder)
+        if not (folder / name).exists()
+    ]
     return [*journal_problems(folder), *lost]
 
 
