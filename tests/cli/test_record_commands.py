@@ -73,7 +73,7 @@ def test_files_that_were_passed_over_and_labels_that_command_a_terminal(engram):
     content = bytearray(first.read_bytes())
     content[300] ^= 1
     first.write_bytes(content)
-    assert f"could not read: {first}: is damaged" in engram("metrics", "out").stderr
+    assert f"could not read: {first}: is damaged" in engram("metrics", "out", code=1).stderr
 
 
 def test_metrics_where_all_runs_diverged_are_dashes(engram):

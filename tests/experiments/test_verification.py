@@ -112,7 +112,8 @@ def test_code_is_run_only_if_trusted(tmp_path, monkeypatch):
     assert found.ok
     assert any("trust" in note for note in found.notes)
     found = engram.verify(tmp_path / "out", trust=True)
-    assert found.ok and found.checked["scores predicted again"] == 1, str(found)
+    assert found.ok, str(found)
+    assert found.checked["scores predicted again"] == 1
 
 
 def test_a_model_is_handed_out_for_its_own_run_only(copy):

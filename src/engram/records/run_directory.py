@@ -216,9 +216,9 @@ class RunDirectory:
             for run in [(one["recipe"], one["seed"], one["order"])]
             if (told := hash_model(self.checkpoint_path(*run))) is not None
         }
-        told = dump_json({"sha256": sums, "models": models, "previous": self._chain})
-        self._chain = hashlib.sha256(told).hexdigest()
-        return {f"{CHECKSUMS}-{part}.json": told, **files}
+        content = dump_json({"sha256": sums, "models": models, "previous": self._chain})
+        self._chain = hashlib.sha256(content).hexdigest()
+        return {f"{CHECKSUMS}-{part}.json": content, **files}
 
     @property
     def own_files(self) -> tuple[RecordFile, ...]:
