@@ -184,7 +184,7 @@ def hide_places(content: Any, key: str = "") -> Any:
 
     Examples
     --------
-    >>> hide_places({"stream": {"data": "/home/me/birds.npz"}, "identity": {"data_root": "/sets"}})
+    >>> hide_places({"stream": {"data": "/sets/own/birds.npz"}, "identity": {"data_root": "/sets"}})
     {'stream': {'data': 'birds.npz'}, 'identity': {}}
     """
     if isinstance(content, Mapping):

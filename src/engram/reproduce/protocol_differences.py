@@ -13,7 +13,6 @@ from engram.experiments import Recipe
 from engram.experiments.build_methods import forbid_user_code
 from engram.io import read_yaml_file
 from engram.records import RunDirectory, read
-from engram.report.protocol_card import CARD_SUFFIXES, digest_numbers, read_card
 from engram.reproduce.table_registry import find_table
 from engram.streams import SCENARIOS
 
@@ -101,6 +100,9 @@ def read_recipes(name: str | os.PathLike[str]) -> list[Plain]:
     >>> len(read_recipes("rwalk/1"))  # 26 rows, of which both heads share six, and four references
     24
     """
+    # imported here because listing tables needs no pandas
+    from engram.report.protocol_card import CARD_SUFFIXES, read_card
+
     path = Path(name)
     if path.is_dir():
         folder = RunDirectory(path, create=False)
@@ -132,6 +134,8 @@ def read_recipes(name: str | os.PathLike[str]) -> list[Plain]:
 
 def read_digest(name: str | os.PathLike[str]) -> str:
     """Return the hash of the numbers of a run directory or card; "" for what has none."""
+    from engram.report.protocol_card import CARD_SUFFIXES, digest_numbers, read_card
+
     path = Path(name)
     if path.is_file() and path.suffix.lower() in CARD_SUFFIXES:
         return str(read_card(path)["digest"])
