@@ -58,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     "experiments": STUDY,
     "deploy": STUDY | {"experiments"},
     "serve": STUDY | {"experiments", "deploy"},
-    "report": {"errors", "experiments", "io", "metrics", "records", "streams"},
+    "report": {"errors", "experiments", "html_repr", "io", "metrics", "records", "streams"},
     "reproduce": STUDY | {"experiments", "report"},
     "checks": STUDY | {"experiments"},
     "cli": STUDY | {"experiments", "deploy", "serve", "report", "reproduce", "checks"},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers
     from engram.experiments.order_study import orders
     from engram.experiments.search import search
     from engram.experiments.sweep import sweep
+    from engram.experiments.verification import verify
     from engram.memory import Memory
     from engram.methods.method import Method, ReplaySpec
     from engram.novelty.detector import Detector
@@ -67,6 +68,7 @@ _MODULE_OF = {
     "orders": "experiments.order_study",
     "search": "experiments.search",
     "sweep": "experiments.sweep",
+    "verify": "experiments.verification",
     "Training": "engine.training",
 }
 _PACKAGES = (
@@ -148,6 +150,7 @@ __all__ = [
     "sweep",
     "task_incremental",
     "tinyimagenet_seq",
+    "verify",
 ]
 
 

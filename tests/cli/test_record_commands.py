@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -62,14 +63,17 @@ def test_methods_are_compared(engram, ran):
 def test_files_that_were_passed_over_and_labels_that_command_a_terminal(engram):
     engram("run", *SMALL, "-s", r'label="a\x1b[31mred\u202e"', "-o", "out")
     assert package.read("out").labels == ["a\x1b[31mred\u202e"]
-    for done in (engram("metrics", "out"), engram("metrics", "out", "--csv")):
-        assert r"a\x1b[31mred\u202e" in done.stdout
+    for told, done in (
+        (r"a\x1b[31mred\u202e", engram("metrics", "out")),
+        ("a[31mred", engram("metrics", "out", "--csv")),
+    ):
+        assert told in done.stdout
         assert not {"\x1b", "\u202e"} & set(done.output)
     first = sorted(Path("out").glob("results-*"))[0]
     content = bytearray(first.read_bytes())
     content[300] ^= 1
     first.write_bytes(content)
-    assert f"could not read: {first}: is damaged" in engram("metrics", "out").stderr
+    assert f"could not read: {first}: is damaged" in engram("metrics", "out", code=1).stderr
 
 
 def test_metrics_where_all_runs_diverged_are_dashes(engram):
@@ -493,3 +497,33 @@ def test_other_names_columns_and_decimals(engram, ran):
     assert "did you mean 'ER'" in engram("metrics", "out", "--rename", "ERR=x", code=2).output
     said = engram("metrics", "out", "--columns", "forgeting", code=2).output
     assert "did you mean 'forgetting'" in said
+
+
+def test_verify_names_each_finding_on_a_line(engram, tmp_path):
+    engram("run", *SMALL, "-m", "ER", "-o", "out", "-s", "epochs=1")
+    assert "nothing is wrong" in engram("verify", "out").stdout
+    recipe = next(tmp_path.glob("out/recipes/*.yaml"))
+    recipe.write_text(recipe.read_text().replace("lr: 0.001", "lr: 0.5"))
+    lines = engram("verify", "out", code=1).stdout.splitlines()
+    assert lines[0].startswith("recipes: recipes/")
+    assert "was edited" in lines[0] + lines[1]
+    found = json.loads(engram("verify", "out", "--json", code=1).stdout)
+    assert not found["ok"]
+    assert {one["check"] for one in found["findings"]} == {"recipes"}
+    assert engram("verify", "nowhere", code=2).stdout == ""
+
+
+def test_metrics_fail_where_records_are_missing(engram, tmp_path):
+    engram("run", *SMALL, "-m", "ER", "-o", "out", "-s", "epochs=1")
+    engram("run", *SMALL, "-m", "EWC", "-o", "out", "-s", "epochs=1")
+    max(tmp_path.glob("out/results-*.tar")).unlink()
+    done = engram("metrics", "out", code=1)
+    assert "is missing" in done.stderr
+    assert "average_accuracy" in done.stdout
+
+
+def test_exported_labels_are_no_formulas(engram, tmp_path):
+    label = '=HYPERLINK("x")'
+    engram("run", *SMALL, "-m", "ER", "-o", "out", "-s", "epochs=1", "-s", f"label={label}")
+    assert "\n\"'=HYPERLINK" in engram("metrics", "out", "--csv").stdout
+    assert "\n=HYPERLINK" not in engram("metrics", "out", "--csv", "--classes").stdout

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from engram.records import (
     journal,
     new_part,
     read,
+    run_directory,
     run_id,
     table_parts,
 )
@@ -43,6 +45,28 @@ def one_row(seed: int, stage: int = 0, value: float = 0.5) -> Rows:
 def test_part_ids_sort_by_time() -> None:
     ids = [new_part() for _ in range(100)]
     assert ids == sorted(set(ids))
+
+
+def test_what_is_rerun_counts_when_the_clock_stepped_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which record is newer follows from what the directory holds, not from the time."""
+    first = RunDirectory(tmp_path)
+    first.append(one_row(0, value=0.1))
+    first.append(one_row(1, value=0.2))
+    before = time.time_ns()
+    monkeypatch.setattr(run_directory.time, "time_ns", lambda: before - 3600 * 10**9)
+    second = RunDirectory(tmp_path)
+    assert second.supersede([("r", 0, "")]) == 1
+    assert second.finished("r", 0) == set()
+    assert second.finished("r", 1) == {0}
+    second.append(one_row(0, value=0.9))
+    RunDirectory(tmp_path).append(one_row(0, stage=1, value=0.8))  # by another process
+    assert RunDirectory(tmp_path).finished("r", 0) == {0, 1}
+    for _ in range(2):
+        frame = read(tmp_path).frame()
+        assert sorted(frame["value"]) == [0.2, 0.8, 0.9]
+        second.compact()
 
 
 def test_finished_stages_follow_the_files(tmp_path: Path) -> None:

@@ -11,9 +11,19 @@ from hypothesis import strategies as st
 from engram.records import Result
 from engram.report import ReportInput, write_tables
 from engram.report.report_data import ledger_entries, sum_ledger_entries
-from engram.report.table import Column, Table, escape_latex, escape_markdown, render_table
+from engram.report.table import (
+    Column,
+    Table,
+    escape_csv,
+    escape_latex,
+    escape_markdown,
+    frame_to_csv,
+    render_table,
+    strip_controls,
+)
 from tests.refusals import refuses
 
+CONTROLS = {chr(code) for code in [*range(32), *range(127, 160)] if chr(code) not in "\n\t"}
 COLUMNS = (Column("name", "Method"), Column("v", "Value", "spread", best="max"))
 
 
@@ -26,8 +36,34 @@ def table(names, values, **more):
 def test_csv_gives_every_name_back(names):
     shown = render_table(table(names, [0.25] * len(names)), "csv")
     read = list(csv.reader(io.StringIO(shown, newline="")))
-    if not any("\r" in name or "\n" in name or "\0" in name for name in names):
-        assert [row[0] for row in read[1:]] == names
+    plain = [strip_controls(name) for name in names]
+    if not any("\n" in name for name in plain):
+        found = [row[0] for row in read[1:]]
+        assert found == [escape_csv(name) for name in names]
+        assert [cell.removeprefix("'") for cell in found] == [n.removeprefix("'") for n in plain]
+
+
+ATTACKS = [
+    '=HYPERLINK("http://x.example","paid")',
+    "+1+1",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    " =1",
+    "＝1",
+]
+
+
+def test_no_exported_cell_is_a_formula_or_moves_a_terminal():
+    names = [*ATTACKS, "\x1b]0;title\x07ER", "\x1b[2J=1", "a\x9bb", "-0.5"]
+    shown = table(names, [0.25] * len(names))
+    cells = [row[0] for row in csv.reader(io.StringIO(render_table(shown, "csv")))][1:]
+    assert all(cell.startswith("'") for cell in cells[: len(ATTACKS)])
+    assert cells[-1] == "-0.5"  # numbers stay numbers
+    for form in ("csv", "markdown", "latex"):
+        assert not CONTROLS & set(render_table(shown, form))
+    frame = frame_to_csv(pd.DataFrame({"=a": [-0.5]}, index=pd.Index(["=b"])), index=True)
+    assert frame == ",'=a\n'=b,-0.5\n"
 
 
 @given(st.text())

@@ -71,6 +71,7 @@ def predict(
     from engram.cli.console import FAILED, emit, say
     from engram.deploy.unlabelled_inputs import read_inputs
     from engram.io import atomic_write, make_folders
+    from engram.report.table import frame_to_csv
 
     learner = open_model(source, label, seed, order, device, trust)
     about = learner.snapshot.facts["inputs"]
@@ -79,7 +80,7 @@ def predict(
     table = _prediction_table(learner, asked, where, probabilities)
     if novelty or detector is not None:
         table["novelty"] = learner.novelty(asked.x, detector=detector, task=where)
-    text = table.to_csv(index=False)
+    text = frame_to_csv(table)
     if out is None:
         emit(text)
     else:
@@ -326,7 +327,9 @@ def open_world(
         outside=plain[0].get("outside"), **asdict(recipe.training),
     )  # fmt: skip
     if csv:
-        emit(world.table.to_csv(index=False))
+        from engram.report.table import frame_to_csv
+
+        emit(frame_to_csv(world.table))
         return
     runs = f"mean over {len(recipe.seeds)} seeds" if len(recipe.seeds) > 1 else "one seed"
     found = world.summary()

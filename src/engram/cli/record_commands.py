@@ -1,4 +1,4 @@
-"""Commands that read results: report, metrics, diff, novelty."""
+"""Commands that read results: report, metrics, verify, card, diff, novelty."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engram.cli.console import emit, print_heading, report_unreadable, say
+from engram.cli.console import FAILED, emit, print_heading, report_unreadable, say
 from engram.cli.options import (
     DIGITS,
     Decimals,
     Device,
     Directories,
     Rename,
+    Root,
     Trust,
     check_decimals,
     parse_names,
@@ -262,6 +263,8 @@ def _print_tables(tables: dict[str, dict[str, pd.DataFrame]], shown: _Shown) -> 
     """Print the tables of every stream under its name; as CSV, each with a column for it."""
     import pandas as pd
 
+    from engram.report.table import frame_to_csv
+
     several = len(tables) > 1
     if not shown.csv:
         for stream, own in tables.items():
@@ -277,7 +280,7 @@ def _print_tables(tables: dict[str, dict[str, pd.DataFrame]], shown: _Shown) -> 
             [t.assign(stream=one)[["stream", *t.columns]] if several else t
              for one, t in flat.items()]
         )  # fmt: skip
-        emit(whole.to_csv(index=False, float_format=shown.float_format))
+        emit(frame_to_csv(whole, float_format=shown.float_format))
 
 
 def _rank(result: Result, metric: str, definition: str, stage: int | None) -> MethodRanking:
@@ -289,6 +292,7 @@ def _rank(result: Result, metric: str, definition: str, stage: int | None) -> Me
 def _print_ranks(found: MethodRanking, shown: _Shown) -> None:
     """Print methods by data set and, after a test, the pairs."""
     from engram.records.method_comparison import format_p
+    from engram.report.table import frame_to_csv
 
     tables = {f"{found.metric}, ranks": found.frame()}
     if len(found.pairs):
@@ -300,7 +304,7 @@ def _print_ranks(found: MethodRanking, shown: _Shown) -> None:
         tables["differences of ranks"] = told.set_axis(names, axis=0).rename_axis("pair")
     for title, table in tables.items():
         if shown.csv:
-            emit(table.to_csv(float_format=shown.float_format))
+            emit(frame_to_csv(table, index=True, float_format=shown.float_format))
         else:
             print_table(title, table, shown.digits)
 
@@ -325,6 +329,8 @@ def _print_remarks(
     ):  # fmt: skip
         say(words, style="yellow")
     report_unreadable(result)
+    if result.problems:
+        raise typer.Exit(FAILED)
 
 
 def _is_overall(metric: str) -> bool:
@@ -541,24 +547,88 @@ def _count_confusion(result: Result, stage: int | None, runs: list[int]) -> pd.D
     return total.astype(int)
 
 
+# ``engram verify`` and ``engram card``.
+
+
+def verify(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    root: Root = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    trust: Trust = False,
+) -> None:
+    """Check that the records of a run directory belong together and to what they claim.
+
+    Files against checksums, recipes against ids, numbers against predictions, ledgers against
+    budgets, test rows and models against the data where it is at hand. Prints one line per finding;
+    the exit code is 1 if there is any.
+    """
+    import json
+
+    from engram.experiments.verification import verify as check
+
+    found = check(directory, root=root, trust=trust)
+    if as_json:
+        emit(json.dumps(found.to_dict(), indent=1))
+    else:
+        *details, verdict = str(found).splitlines()
+        for line in details[: len(found.findings)]:
+            emit(line)
+        for line in details[len(found.findings) :]:
+            say(line, style="dim")
+        emit(verdict)
+    if not found.ok:
+        raise typer.Exit(FAILED)
+
+
+def card(
+    directories: Directories,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE",
+            help="File to write, .md or .html (default: card.md in the directory).",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Print and save the protocol card: one page that a paper can cite.
+
+    Data and split, class order, transforms, weights, seeds, tuning, memory, compute, rows read,
+    numbers and what each of them means. It names no folder of this machine.
+    """
+    from engram.report.protocol_card import make_card
+
+    made = make_card(*directories)
+    emit(made.markdown().partition("<!--engram-card")[0].rstrip())
+    say(f"wrote {made.write(directories[0] / 'card.md' if out is None else out)}")
+
+
 # ``engram diff``.
 
 
 def diff(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
+    run: Annotated[
+        str,
+        typer.Argument(metavar="ONE", help="A run directory, recipe file, card or PAPER/TABLE."),
+    ],
     other: Annotated[
-        str, typer.Argument(metavar="PRESET|RUN", help="PAPER/TABLE, or another run directory.")
+        str, typer.Argument(metavar="OTHER", help="Another one, of any of these kinds.")
     ],
 ) -> None:
-    """Show how the protocol of a run differs from that of a paper or another run.
+    """Show how two protocols differ: runs, recipe files, protocol cards, tables of papers.
 
+    A card and the runs that it describes are compared by their numbers, too.
     Every recipe is compared with the nearest one of the other side; the most important
     differences come first.
     """
     from engram.cli.console import results_console, say
     from engram.reproduce import compare_recipes, read_recipes
+    from engram.reproduce.protocol_differences import read_digest
 
     found = compare_recipes(read_recipes(run), read_recipes(other))
+    digests = [one for one in map(read_digest, (run, other)) if one]
+    if len(digests) == 2:
+        words = "are the same" if digests[0] == digests[1] else "differ"
+        say(f"numbers: {words} ({digests[0]} and {digests[1]})")
     if not found:
         return say(f"{run} and {other} follow the same protocol")
     results_console().print(_difference_table(found))
@@ -665,7 +735,9 @@ def novelty(
         return
     table = _at_stage(result.novelty(), stage)
     if csv:
-        emit(table.assign(stage=table["stage"] + 1).to_csv(index=False))
+        from engram.report.table import frame_to_csv
+
+        emit(frame_to_csv(table.assign(stage=table["stage"] + 1)))
         return
     _print_scores(table, "mean over stages" if stage is None else f"after task {stage}")
     for line in describe_tuning(result):
@@ -678,7 +750,9 @@ def _print_alarms(table: pd.DataFrame, stage: int | None, csv: bool) -> None:
     table = _at_stage(table, stage)
     table = table.assign(stage=table["stage"] + 1, task=table["task"] + 1)
     if csv:
-        emit(table.to_csv(index=False))
+        from engram.report.table import frame_to_csv
+
+        emit(frame_to_csv(table))
         return
     names = [f"{one.detector} ({one.label}), task {one.task}" for one in table.itertuples()]
     shown = table[["frozen", "renewed"]].set_axis(names).groupby(level=0, sort=False).mean()

@@ -102,7 +102,7 @@ class Checkpoints:
     def _keep_models(self, results: Sequence[StageResult], plans: Sequence[Plan]) -> None:
         for one, plan in select_models(results, plans):
             own = self.folder.checkpoint_path(*plan.key)
-            save_run_model(own, one.learner, plan.run, plan.probes.values())
+            save_run_model(own, one.learner, plan.run, plan.probes.values(), plan.key)
 
     def _worth(self, learners: dict[str, RunLearner], leave_out: Sequence[str]) -> bool:
         size = group_checkpoint.estimate_bytes(learners.values(), leave_out)

@@ -39,14 +39,17 @@ def describe_origin(
     }  # fmt: skip
 
 
-def describe_run_origin(run: Run, probes: Iterable[Probe]) -> dict[str, Any]:
-    """Describe how the model of a run was trained."""
+def describe_run_origin(
+    run: Run, probes: Iterable[Probe], key: tuple[str, int, str]
+) -> dict[str, Any]:
+    """Describe how the model of a run, recorded under `key`, was trained."""
     from engram.novelty import Detector
 
     able = [one for one in probes if isinstance(one, Detector) and not one.outside]
-    return describe_origin(
+    made = describe_origin(
         method=run.method, model=run.model, training=run.training, detectors=able
     )
+    return {**made, "run": list(key)}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -75,13 +78,16 @@ def save_model(path: str | os.PathLike[str], found: PortableState, made: dict[st
     return save_tensors(path, tensors, {"facts": json.dumps(facts)})
 
 
-def save_run_model(folder: Path, learner: RunLearner, run: Run, probes: Iterable[Probe]) -> Path:
+def save_run_model(
+    folder: Path, learner: RunLearner, run: Run, probes: Iterable[Probe],
+    key: tuple[str, int, str],
+) -> Path:  # fmt: skip
     """Write the model of a finished run into the folder of its checkpoints."""
     make_folder(folder, inside=folder.parents[1])
     return save_model(
         folder / MODEL_FILE_NAME,
         export_state(learner, run, most_bytes=MOST_BYTES),
-        describe_run_origin(run, probes),
+        describe_run_origin(run, probes, key),
     )
 
 

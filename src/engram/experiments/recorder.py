@@ -449,7 +449,7 @@ class MemoryRecords:
                 run, key = plan.run, RunKey(*plan.key)
                 found = export_state(result.learner, run)
                 self._model_bytes += nbytes(found.tensors)
-                made = describe_run_origin(run, plan.probes.values())
+                made = describe_run_origin(run, plan.probes.values(), key)
                 self._models[key] = UnsavedModel(found=found, run=run, made=made)
 
     def result(

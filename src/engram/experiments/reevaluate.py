@@ -24,7 +24,6 @@ from engram.methods.method import Method
 from engram.probes import Probe, measure
 from engram.probes.probe import LEARNER_NEEDS
 from engram.records import EvaluationItems, Prediction, Rows, RunDirectory, read
-from engram.records.run_directory import new_part
 from engram.records.stage_result import StageResult
 from engram.records.tombstones import Key, Tombstones, write_mark
 
@@ -324,4 +323,4 @@ def probe_name(key: str) -> str:
 
 def discard_measurements(folder: RunDirectory, runs: Iterable[Key], name: str) -> None:
     """Mark a probe's records of some runs as superseded; nothing is deleted."""
-    write_mark(folder.path, new_part(), runs, metrics=f"{name}/")
+    write_mark(folder.path, folder.new_mark(), runs, metrics=f"{name}/")

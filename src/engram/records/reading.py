@@ -18,14 +18,13 @@ from engram.records.predictions import Predictions
 from engram.records.probe_arrays import ProbeArrays
 from engram.records.result import Result
 from engram.records.run_arrays import RunKey, arrange_runs, sort_by_run
-from engram.records.run_directory import RunDirectory
+from engram.records.run_directory import RunDirectory, find_journal_problems
 from engram.records.saved_models import MODEL_FILE, ModelLocation, ModelSource
 from engram.records.scored_items import HEADS, EvaluationItems
 from engram.records.table_parts import (
     PartContents,
     Problem,
     drop_repeats,
-    journal_problems,
     keep_metrics,
     read_folders,
     result_files,
@@ -58,7 +57,7 @@ def read(
     folders = [RunDirectory(path, create=False) for path in paths]
     reduce = None if metrics is None else keep_metrics(metrics)
     parts = read_folders([folder.path for folder in folders], result_files, reduce)
-    problems = [*parts.problems, *(p for one in folders for p in journal_problems(one.path))]
+    problems = [*parts.problems, *(p for one in folders for p in find_journal_problems(one.path))]
     if not parts.files and not problems:
         shown = ", ".join(str(folder.path) for folder in folders)
         if any(folder.recipes() for folder in folders):

@@ -51,6 +51,7 @@ from engram.records.journal import (
 from engram.records.long_table import Rows
 from engram.records.predictions import Prediction, Predictions, pack_predictions
 from engram.records.probe_arrays import ProbeArrays, StoredArrays, pack_arrays, stands_alone
+from engram.records.saved_models import MODEL_FILE
 from engram.records.scored_items import EvaluationItems, read_items, write_items
 from engram.records.table_parts import (
     MANY_FILES,
@@ -102,6 +103,8 @@ class RunDirectory:
         self._recorded = FinishedStages(self.path)
         self._place = _directory_identity(self.path)
         self._journal: Journal | None = None
+        self._newest = -1  # time stamp of the newest part known; -1: not looked for yet
+        self._chain = ""  # hash of the checksums of the last part in the journal
         self._appended = 0
 
     def __repr__(self) -> str:
@@ -141,8 +144,8 @@ class RunDirectory:
     ) -> str:
         """Add one part, which is on disk when this returns. Rows must cover whole stages.
 
-        All of it is one block at the end of this process's journal, the results last: a stage
-        counts as finished only when all else is there.
+        All of it is one block at the end of this process's journal: first a checksum of each file,
+        and the results last, since a stage counts as finished only when all else is there.
 
         Returns
         -------
@@ -153,7 +156,7 @@ class RunDirectory:
         kept = [p for p in predictions if p is not None]
         if kept and rows is None:
             raise bad("rows", "the rows that belong to the predictions", "none")
-        part = new_part()
+        part = self.new_part()
         files: dict[str, bytes] = {}
         if kept:
             files[f"predictions-{part}.safetensors"] = pack_predictions(kept)
@@ -168,24 +171,57 @@ class RunDirectory:
             files[f"arrays-{part}.safetensors"] = pack_arrays(arrays, alone=rows is None)
         if environment is not None:
             files[f"environment-{environment_part or part}.json"] = dump_json(environment)
+        journal = self._own_journal(part)
         if rows is None:
-            self._own_journal(part).append(files)
+            journal.append(self._with_checksums(part, files, ledger))
             return part
         table = rows.arrow() if isinstance(rows, Rows) else rows
         results, content = pack_record(f"{RESULTS_PREFIX}{part}", table)
         files[results] = content
-        journal = self._own_journal(part)
-        where = journal.append(files)
+        where = journal.append(self._with_checksums(part, files, ledger))
         self._recorded.add(journal.path.name, where, results, table)
         self._appended += 1
         if self._appended % (MANY_FILES // 4) == 0:
             merge_parts(self.path, least=MANY_FILES)
         return part
 
+    def new_part(self) -> str:
+        """Make a part id that sorts after those of the directory, even if the clock stepped back.
+
+        What is newer is told by ids, so time alone would let old records stand for new ones.
+        """
+        if self._newest < 0:
+            names = list_names(self.path, (RESULTS_PREFIX, MARK_PREFIX), "")
+            self._newest = max((_stamp_of(name.partition("-")[2]) for name in names), default=0)
+        part = new_part(after=self._newest)
+        self._newest = _stamp_of(part)
+        return part
+
     def _own_journal(self, part: str) -> Journal:
         if self._journal is None or self._journal.process != os.getpid():
             self._journal = Journal(self.path / f"{RESULTS_PREFIX}{part}{JOURNAL_SUFFIX}")
+            self._chain = ""
         return self._journal
+
+    def _with_checksums(
+        self, part: str, files: Mapping[str, bytes], ledger: Any
+    ) -> dict[str, bytes]:
+        """Return the files of a part behind one with their checksums, for `engram verify`.
+
+        It also has those of the models of runs that ended, and of the part before.
+        """
+        sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        ended = ledger.get("runs", ()) if isinstance(ledger, Mapping) else ()
+        models = {
+            run_id(*run): told
+            for one in ended
+            if "recipe" in one and "order" in one
+            for run in [(one["recipe"], one["seed"], one["order"])]
+            if (told := hash_model(self.checkpoint_path(*run))) is not None
+        }
+        content = dump_json({"sha256": sums, "models": models, "previous": self._chain})
+        self._chain = hashlib.sha256(content).hexdigest()
+        return {f"{CHECKSUMS}-{part}.json": content, **files}
 
     @property
     def own_files(self) -> tuple[RecordFile, ...]:
@@ -239,7 +275,7 @@ class RunDirectory:
         chosen = [run for run in dict.fromkeys(runs) if run in recorded]
         if not chosen:
             return 0
-        part = new_part()
+        part = self.new_mark()
         for run in chosen:  # first: at worst, a run without its checkpoint starts over
             path = self.checkpoint_path(*run)
             if path.is_dir():
@@ -251,6 +287,12 @@ class RunDirectory:
             shared.rename(self.path / "checkpoint" / f"{MARK_PREFIX}{part}-groups")
         write_mark(self.path, part, chosen)
         return len(chosen)
+
+    def new_mark(self) -> str:
+        """Make a part id for a mark: after all recorded so far, those in journals included."""
+        known = [_stamp_of(one.part) for one in list_records(self.path, "results")]
+        self._newest = max(_stamp_of(self.new_part()), *known, 0)
+        return self.new_part()
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -298,7 +340,7 @@ class RunDirectory:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Results files that cannot be read, and damage in journals."""
-        return (*self._recorded.look().problems.values(), *journal_problems(self.path))
+        return (*self._recorded.look().problems.values(), *find_journal_problems(self.path))
 
     def recipe(self, recipe: str) -> dict[str, Any]:
         """Read the recipe of an id as a nested plain dict."""
@@ -369,9 +411,38 @@ def _directory_identity(path: Path) -> tuple[int, int] | None:
 _counter = itertools.count()
 
 
-def new_part() -> str:
-    """Make a part id: unique over processes and machines, and sorted by time."""
-    return f"{time.time_ns():019d}-{os.getpid():07d}-{next(_counter):06d}-{secrets.token_hex(3)}"
+def new_part(after: int = -1) -> str:
+    """Make a part id: unique over processes and machines, and sorted by time.
+
+    Its time is later than `after`, whatever the clock says.
+    """
+    stamp = max(time.time_ns(), after + 1)
+    return f"{stamp:019d}-{os.getpid():07d}-{next(_counter):06d}-{secrets.token_hex(3)}"
+
+
+def _stamp_of(part: str) -> int:
+    """Return the time in a part id; 0 for other names."""
+    stamp = part.partition("-")[0]
+    return int(stamp) if len(stamp) == 19 and stamp.isdecimal() else 0
+
+
+CHECKSUMS = "checksums"  # the kind of record file that holds those of its part
+
+
+def hash_model(folder: Path) -> str | None:
+    """Hash the header of a run's model, which has the checksums of its tensors; None without one.
+
+    All of it may be gigabytes.
+    """
+    try:
+        with open(folder / MODEL_FILE, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            return hashlib.sha256(file.read(min(size, _MOST_HEADER))).hexdigest()
+    except OSError:
+        return None
+
+
+_MOST_HEADER = 100 << 20  # safetensors allows no more
 
 
 def run_id(recipe: str, seed: int, order: str = "") -> str:
@@ -610,6 +681,40 @@ def _read_index(
     except (ValueError, TypeError, AttributeError, RecursionError):  # of another version
         return {}, {}
     return files, recipes
+
+
+def read_sealed_journals(folder: Path) -> dict[str, int]:
+    """Read from the index how many results each journal holds to which nothing is added any more.
+
+    Only the beginnings of lines are parsed, since the index of a large study has 100,000.
+    """
+    try:
+        lines = (folder / INDEX_FILE).read_bytes().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    found: dict[str, int] = {}
+    for line in lines:
+        if not line.startswith(_FILE_LINE):
+            continue
+        name, _, rest = line[len(_FILE_LINE) :].partition('",')
+        text, _, told = line.rpartition("\t")
+        if name.endswith(JOURNAL_SUFFIX) and told == _line_sum(text):
+            count = rest.partition(",")[0]
+            found[name] = int(count) if count.isdecimal() else 0
+    return found
+
+
+_FILE_LINE = '["file","'
+
+
+def find_journal_problems(folder: Path) -> list[Problem]:
+    """List journals that are damaged or gone."""
+    lost = [
+        Problem(str(folder / name), "is missing")
+        for name in read_sealed_journals(folder)
+        if not (folder / name).exists()
+    ]
+    return [*journal_problems(folder), *lost]
 
 
 # Files beside the results, which count once the results file of their part exists.

@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 _PACKAGES = (
@@ -16,7 +17,10 @@ _PACKAGES = (
 
 
 def environment(device: Any = None, **timings: float) -> dict[str, Any]:
-    """Collect versions, device, git commit of the working directory and timings in seconds.
+    """Collect versions, device, git commits and timings in seconds.
+
+    `engram` is the library itself, with its commit if it runs from a checkout; `git` is the working
+    directory.
 
     Examples
     --------
@@ -27,6 +31,7 @@ def environment(device: Any = None, **timings: float) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
+        "engram": _own_version(),
         "packages": _versions(),
         "device": _device(device),
         "git": _git(os.getcwd()),
@@ -57,6 +62,18 @@ def _device(device: Any) -> dict[str, Any]:
         facts["model"] = torch.cuda.get_device_name(device)
         facts["cuda"] = torch.version.cuda
     return facts
+
+
+@functools.cache
+def _own_version() -> dict[str, Any]:
+    """Return the version of the code that runs, and its commit if git knows this file."""
+    version = getattr(sys.modules.get("engram"), "__version__", None)
+    file = Path(__file__)
+    try:  # an installed package may lie inside the repository of another project
+        _ask_git(str(file.parent), "ls-files", "--error-unmatch", file.name)
+    except (OSError, subprocess.SubprocessError):
+        return {"version": version, "git": None}
+    return {"version": version, "git": _git(str(file.parent))}
 
 
 @functools.cache

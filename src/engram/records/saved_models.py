@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engram.errors import RecordError, bad, unknown
-from engram.io import atomic_write
+from engram.errors import RecordError, bad, unknown, wrap_read_errors
+from engram.io import TensorFile, atomic_write
 from engram.records.run_arrays import RunKey
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def load_model(
     kept = result.kept_model(run)
     if kept is None:
         raise RecordError(_explain_missing_model(result, run))
+    if isinstance(kept, Path):
+        check_owner(kept, run)
     # imported by name, so that reading a result needs neither torch nor the engine
     learner = import_module("engram.deploy.deployed_learner").Learner
     return (
@@ -55,10 +58,29 @@ def save_models(result: Result, folder: RunDirectory) -> None:
             continue
         own.mkdir(parents=True, exist_ok=True)
         if isinstance(kept, Path):
+            check_owner(kept, run)
             with atomic_write(own / MODEL_FILE) as temporary:
                 shutil.copyfile(kept, temporary)
         else:
             kept.save(own / MODEL_FILE)
+
+
+def check_owner(path: Path, run: RunKey) -> None:
+    """Raise unless a model file says that it holds the model of this run."""
+    facts = read_model_facts(path)
+    own = facts["made_by"].get("run")
+    if own is not None and list(own) != list(run):
+        raise RecordError(f"{path}: holds the model of another run {tuple(own)}, not of {run}")
+    if facts.get("seed") != run.seed:  # all that files of earlier versions tell
+        raise RecordError(f"{path}: holds the model of seed {facts.get('seed')}, not of {run}")
+
+
+def read_model_facts(path: Path) -> dict[str, Any]:
+    """Read the facts in the header of a model file; raises for other files."""
+    file = TensorFile(path, what="model file")
+    with wrap_read_errors(path, "model file"):
+        facts = json.loads(file.facts["facts"])
+        return {**facts, "made_by": dict(facts.get("made_by") or {})}
 
 
 def find_run(

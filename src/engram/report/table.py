@@ -107,6 +107,68 @@ def _format_number(value: float, digits: int) -> str:
     return text.removeprefix("-") if is_zero else text.replace("-", "−")
 
 
+# Exported text is shown by programs: terminals obey control characters, spreadsheets formulas.
+
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# first characters, as OWASP lists them (CSV injection), with those of full width
+_FORMULA = re.compile("[ ]*[=+@\t\n\uff1d\uff0b\uff0d\uff20-]")
+
+
+def strip_controls(text: str) -> str:
+    r"""Text without control characters, except line ends and tabs.
+
+    Examples
+    --------
+    >>> strip_controls("ER \x1b[31mred")
+    'ER [31mred'
+    """
+    return _CONTROLS.sub("", text)
+
+
+def escape_csv(value: Any) -> Any:
+    """A cell of a CSV file that spreadsheets take for text, unless it is a number.
+
+    Examples
+    --------
+    >>> escape_csv("=HYPERLINK(1)"), escape_csv("ER"), escape_csv(-0.5)
+    ("'=HYPERLINK(1)", 'ER', -0.5)
+    """
+    if not isinstance(value, str):
+        return value
+    text = strip_controls(value)
+    return f"'{text}" if _FORMULA.match(text) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def frame_to_csv(
+    frame: pd.DataFrame, *, index: bool = False, float_format: str | None = None
+) -> str:
+    r"""A DataFrame as CSV with escaped cells.
+
+    Examples
+    --------
+    >>> frame_to_csv(pd.DataFrame({"label": ["=1+1"], "mean": [-0.5]}))
+    "label,mean\n'=1+1,-0.5\n"
+    """
+    whole = frame.reset_index() if index else frame
+    texts = [not pd.api.types.is_numeric_dtype(kind) for kind in whole.dtypes]
+    cells = {
+        place: whole.iloc[:, place].map(escape_csv) if text else whole.iloc[:, place]
+        for place, text in enumerate(texts)
+    }
+    safe = pd.DataFrame(cells, index=whole.index)
+    names = ["" if index and name == "index" else escape_csv(name) for name in whole.columns]
+    return str(safe.set_axis(names, axis=1).to_csv(index=False, float_format=float_format))
+
+
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
     "%": r"\%", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -123,7 +185,8 @@ def escape_latex(text: str) -> str:
     >>> print(escape_latex("50% of a_b & {c}"))
     50\% of a\_b \& \{c\}
     """
-    return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))
+    line = " ".join(strip_controls(text).split())
+    return "".join(_LATEX.get(letter, letter) for letter in line)
 
 
 def escape_markdown(text: str) -> str:
@@ -134,7 +197,7 @@ def escape_markdown(text: str) -> str:
     >>> print(escape_markdown("a|b *c* <i>"))
     a\|b \*c\* &lt;i&gt;
     """
-    line = " ".join(text.split())
+    line = " ".join(strip_controls(text).split())
     for letter in "\\`*_{}[]|#~$":
         line = line.replace(letter, "\\" + letter)
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -228,7 +291,7 @@ def to_csv(table: Table) -> str:
             keys.append(f"{column.key}_std")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(titles)
+    writer.writerow(map(escape_csv, titles))
     columns = [table.values[key] for key in keys]
     writer.writerows([_plain_value(value) for value in row] for row in zip(*columns, strict=True))
     return out.getvalue().removesuffix("\n")
@@ -237,7 +300,7 @@ def to_csv(table: Table) -> str:
 def _plain_value(value: Any) -> Any:
     if is_missing(value):
         return ""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return int(value) if isinstance(value, float) and value.is_integer() else escape_csv(value)
 
 
 FORMATS: dict[str, tuple[str, Callable[[Table], str]]] = {

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engram.errors import BadArgument, EngramError, bad
+from engram.errors import BadArgument, EngramError, RecordError, bad
 from engram.experiments import Recipe
 from engram.experiments.build_methods import forbid_user_code
-from engram.records import RunDirectory
+from engram.io import read_yaml_file
+from engram.records import RunDirectory, read
 from engram.reproduce.table_registry import find_table
 from engram.streams import SCENARIOS
 
@@ -92,13 +93,16 @@ def difference_kind(field: str) -> str:
 
 
 def read_recipes(name: str | os.PathLike[str]) -> list[Plain]:
-    """Read the recipes of a run directory, or of a paper's table by its name.
+    """Read the recipes of a run directory, a recipe file, a protocol card, or a paper's table.
 
     Examples
     --------
     >>> len(read_recipes("rwalk/1"))  # 26 rows, of which both heads share six, and four references
     24
     """
+    # imported here because listing tables needs no pandas
+    from engram.report.protocol_card import CARD_SUFFIXES, read_card
+
     path = Path(name)
     if path.is_dir():
         folder = RunDirectory(path, create=False)
@@ -106,8 +110,18 @@ def read_recipes(name: str | os.PathLike[str]) -> list[Plain]:
         if not found:
             raise bad("run", "a run directory with recipes", str(path))
         return found
+    if path.is_file() and path.suffix.lower() in CARD_SUFFIXES:
+        return list(read_card(path)["recipes"].values())
+    if path.is_file() and path.suffix.lower() in (".yaml", ".yml"):
+        content = read_yaml_file("recipe", path)
+        several = content.get("recipes") if isinstance(content, Mapping) else None  # a request
+        recipes = several if isinstance(several, list) else [content]
+        if not all(isinstance(one, Mapping) and {"stream", "method"} <= {*one} for one in recipes):
+            raise bad("recipe", "a file with a recipe, or with a list of recipes", str(path))
+        return recipes
     if path.exists() or os.sep not in str(name) or str(name).count("/") > 1:
-        raise bad("run", "a run directory, or PAPER/TABLE", str(name))
+        expected = "a run directory, a recipe file (.yaml), a card (.md, .html) or PAPER/TABLE"
+        raise bad("run", expected, str(name))
     try:
         table = find_table(str(name))
     except BadArgument as error:
@@ -116,6 +130,21 @@ def read_recipes(name: str | os.PathLike[str]) -> list[Plain]:
             "engram reproduce lists the tables"
         ) from None
     return [recipe.plain() for recipe in table.recipes]
+
+
+def read_digest(name: str | os.PathLike[str]) -> str:
+    """Return the hash of the numbers of a run directory or card; "" for what has none."""
+    from engram.report.protocol_card import CARD_SUFFIXES, digest_numbers, read_card
+
+    path = Path(name)
+    if path.is_file() and path.suffix.lower() in CARD_SUFFIXES:
+        return str(read_card(path)["digest"])
+    if path.is_dir():
+        try:
+            return digest_numbers(read(path))
+        except RecordError:  # nothing is finished yet
+            return ""
+    return ""
 
 
 def compare_recipes(ours: Sequence[Plain], theirs: Sequence[Plain]) -> list[Difference]:
