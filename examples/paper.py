@@ -10,6 +10,7 @@ that are finished are not run again.
     paper/tables/NAME/*.tex  every table of a data set, and all.tex with all data sets
     paper/figures/*.html     accuracy after every task, by data set; they need no network
     paper/report.html        everything on one page
+    paper/card.md            what was run, on which data, and what each number means, to be cited
     paper/numbers.tex        numbers for the text: \DigitsERaccuracy
 """
 
@@ -24,6 +25,7 @@ import numpy as np
 
 import engram
 from engram.report import build, from_directories, write_tables
+from engram.report.protocol_card import make_card
 
 METHODS = ["Finetune", "EWC", engram.methods.ER(memory=engram.Memory(per_class=10))]
 SEEDS = 5
@@ -108,8 +110,9 @@ def write_paper(
         result.plot("stages").write_html(folder / "figures" / f"{name}.html", include_plotlyjs=True)
     (folder / "tables" / "all.tex").write_text(tabulate(results), encoding="utf-8")
     (folder / "numbers.tex").write_text(name_numbers(results), encoding="utf-8")
-    every = from_directories(*(folder / "runs" / name for name in names))
-    build(every, folder / "report.html", title="All runs of the paper")
+    directories = [folder / "runs" / name for name in names]
+    build(from_directories(*directories), folder / "report.html", title="All runs of the paper")
+    make_card(*directories).write(folder / "card.md")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,10 @@ def test_paper_is_written_from_arrays(paper, folder):
         assert (folder / "figures" / f"{name}.html").read_text().count("<html") == 1
         assert (folder / "tables" / name / "summary.tex").is_file()
     assert "digits" in (folder / "report.html").read_text()
+    card = (folder / "card.md").read_text()
+    assert "blobs" in card
+    assert "digits" in card
+    assert str(folder) not in card
     rows = [one for one in table.splitlines() if one.endswith(r"\\")]
     assert len({row.count("&") for row in rows[1:]}) == 1, "as many cells in every line"
 
