@@ -29,6 +29,7 @@ VARIANT_UNSTATED = (
 )
 DATA_SUBSET = "data subset"
 OTHER_DATA = "other data"
+FEWER_ORDERS = "fewer orders"  # a range over fewer orders can only be smaller
 OOD_SET_UNSTATED = "outside set"  # needs data that is not part of the protocol
 SPLIT_UNSTATED = "split unstated"  # matters if there are few test rows
 COPIES_UNSTATED = "copies unstated"  # how many samples an augmentation adds
@@ -40,6 +41,7 @@ REASONS = {
         "the paper leaves details of the method open, or its code differs from its text"
     ),
     DATA_SUBSET: "rows of the official data set are missing here",
+    FEWER_ORDERS: "a range over fewer orders than the paper's, which can only be smaller",
     OTHER_DATA: "made on other data than the paper's",
     OOD_SET_UNSTATED: "needs a set that is not part of the stream",
     SPLIT_UNSTATED: "the paper does not say which rows it tests on",

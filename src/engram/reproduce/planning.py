@@ -32,7 +32,7 @@ from engram.reproduce.paper_table import (
     run_key,
     stand_in_data,
 )
-from engram.reproduce.result_tables import format_printed
+from engram.reproduce.result_tables import CORRECTION_COLUMNS, format_corrected, format_printed
 from engram.reproduce.verdicts import known_reasons
 from engram.streams.stream import Stream
 
@@ -418,7 +418,9 @@ def estimate_seconds(costs: Sequence[CostEstimate], processes: int, device: Any)
 # Preview of a plan.
 
 
-COLUMNS = ("cell", "stage", "metric", "paper", "can be made", "reason")
+COLUMNS = (
+    "cell", "stage", "metric", "printed", *CORRECTION_COLUMNS, "can be made", "reason",
+)  # fmt: skip
 
 
 def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
@@ -428,13 +430,14 @@ def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
     --------
     >>> from engram.reproduce import find_table, plan
     >>> rows = preview_cells(plan(find_table("rwalk/2"), cells="method=GEM", measure=False))
-    >>> rows[0]["paper"], rows[0]["can be made"], rows[0]["reason"]
+    >>> rows[0]["printed"], rows[0]["can be made"], rows[0]["reason"]
     ('65.4', 'no', 'quoted by the paper from the authors of GEM')
     """
     return [
         {
             "cell": cell.name_on(stand_in_data(entry)), "stage": cell["stage"],
-            "metric": cell["metric"], "paper": format_printed(cell),
+            "metric": cell["metric"], "printed": format_printed(cell),
+            "corrected": format_corrected(cell), "correction": cell.correction,
             "can be made": "no" if entry.missing else "yes",
             "reason": entry.missing or "; ".join(known_reasons(cell, entry)),
         }
@@ -443,6 +446,9 @@ def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
 
 
 def preview_columns(rows: Sequence[dict[str, str]]) -> tuple[str, ...]:
-    """Choose the columns to show: the stage only if it distinguishes cells."""
+    """Choose the columns to show: the stage only if it distinguishes cells, corrections if any."""
     alike = len({(row["cell"], row["metric"]) for row in rows}) < len(rows)
-    return tuple(name for name in COLUMNS if name != "stage" or alike)
+    hidden = set() if alike else {"stage"}
+    if not any(row["correction"] for row in rows):
+        hidden.update(CORRECTION_COLUMNS)
+    return tuple(name for name in COLUMNS if name not in hidden)
