@@ -34,6 +34,7 @@ from engram.experiments.plan import make_plans
 from engram.experiments.recorder import Recorder
 from engram.methods import GDumb
 from engram.reproduce import choose_cells, find_table, read_cells
+from engram.reproduce.coverage import shipped_coverage
 from engram.reproduce.papers import iirc_paper
 from engram.reproduce.papers.rwalk_paper import EMBEDDED, PAPER
 from engram.reproduce.result_tables import COLUMNS, read_lines
@@ -282,6 +283,13 @@ def test_counts_on_the_page_are_those_of_the_tables():
     assert "| rwalk/4 | constants | 16 | 16 | 0 | 0 | 0 | 0 | 0 |" in text
     with pytest.raises(BadArgument, match="page: expected one with"):
         verdicts.renewed("no comments")
+
+
+def test_the_package_has_todays_counts():
+    assert verdicts.SHIPPED.read_text() == verdicts.shipped(), "verdicts --ship"
+    found = shipped_coverage("confer")
+    assert found["confer/28"].made == found["confer/28"].cells == 78
+    assert "confer/3" not in found
 
 
 @pytest.mark.parametrize("paper", ["rwalk", "cgl"])

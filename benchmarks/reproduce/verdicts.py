@@ -1,6 +1,6 @@
 """Counts of verdicts in this folder, as Markdown; a page that has them is brought up to date.
 
-    python -m benchmarks.reproduce.verdicts [--write docs/papers.md]
+    python -m benchmarks.reproduce.verdicts [--write docs/papers.md] [--ship]
 
 In a page the counts stand between two comments, ``<!-- verdicts -->`` and ``<!-- end -->``.
 """
@@ -13,8 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from engram.errors import bad
-from engram.reproduce import count_coverage
+from engram.reproduce import count_coverage, coverage
 from engram.reproduce.coverage import (
+    SHIPPED_COLUMNS,
+    SHIPPED_FILE,
     TRAINED,
     TableCoverage,
     compare_with_constant,
@@ -26,6 +28,7 @@ from engram.reproduce.papers import PAPER_NAMES
 from engram.reproduce.verdicts import DIFFERS
 
 HERE = Path(__file__).parent
+SHIPPED = Path(coverage.__file__).with_name(SHIPPED_FILE)
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
 NUMBER = re.compile(r"\w+/([A-Z]\.|\d+\.)?\d+")  # of a table: 1, 3.2, C.1
 HEAD = ("table", "numbers", "cells", "agree", "differ", "undecided", "not comparable", "not run",
@@ -122,11 +125,26 @@ def renewed(page: str, folder: Path = HERE) -> str:
     return f"{before}{BEGIN}\n{markdown(folder)}\n{END}{after}"
 
 
+def shipped(folder: Path = HERE) -> str:
+    """The counts of all tables, groups and figures with a number, as the package has them."""
+    rows = [SHIPPED_COLUMNS]
+    for paper in PAPER_NAMES:
+        rows += [
+            tuple(getattr(one, name) for name in SHIPPED_COLUMNS)
+            for one in count_coverage(paper, folder)
+            if one.made
+        ]
+    return "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("--write", type=Path, metavar="PAGE", help="a page to bring up to date")
+    parser.add_argument("--ship", action="store_true", help="write the counts of the package")
     asked = parser.parse_args(arguments)
     print(markdown())
+    if asked.ship:
+        SHIPPED.write_text(shipped())
     if asked.write:
         asked.write.write_text(renewed(asked.write.read_text()))
 

@@ -46,8 +46,11 @@ def test_runs_prints_and_saves(tmp_path):
     assert "nothing is recorded in" in call("reproduce", "rwalk").stderr
     counts = call("reproduce", "rwalk", "--embedded", "--format", "csv").stdout.splitlines()
     assert counts[-1].endswith(",-,no,-,-,-,-,-")
-    assert counts[0] == "table,what,cells,made,agree,differ,undecided,not comparable,not run"
+    assert (
+        counts[0] == "table,what,shipped,cells,made,agree,differ,undecided,not comparable,not run"
+    )
     assert counts[1].endswith(",78,2,0,0,0,2,76")
+    assert '"78 made, 28 agree",78,2,' in counts[1]  # those of the package stand beside
     assert (
         call("reproduce", "rwalk", "--format", "csv")
         .stdout.splitlines()[1]

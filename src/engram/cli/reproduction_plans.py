@@ -14,7 +14,12 @@ from engram.cli.result_display import make_plain_table
 from engram.errors import bad, plural
 from engram.experiments.plain_values import format_duration
 from engram.reproduce import ReproductionPlan, count_coverage, table_names
-from engram.reproduce.coverage import compare_with_constant, count_missing_sets, sum_coverage
+from engram.reproduce.coverage import (
+    compare_with_constant,
+    count_missing_sets,
+    shipped_coverage,
+    sum_coverage,
+)
 from engram.reproduce.paper_table import stand_in_data
 from engram.reproduce.planning import preview_cells, preview_columns
 from engram.reproduce.result_tables import render_rows
@@ -60,8 +65,9 @@ def list_paper(paper: str, folder: Path | None, *, end: str, form: str) -> None:
         raise bad("--out", "a folder with run directories or saved tables", str(folder))
     where = FOLDER if folder is None else folder
     lines = count_coverage(paper, where, end=end)
-    rows = [_count_columns(one) for one in lines]
-    names = ("table", "what", *COUNTS)
+    shipped = shipped_coverage(paper)
+    rows = [_count_columns(one, shipped.get(one.name)) for one in lines]
+    names = ("table", "what", "shipped", *COUNTS)
     if form != "table":
         return emit(render_rows(rows, names, form))
     table = make_plain_table(*names)
@@ -92,13 +98,18 @@ def _say_totals(paper: str, folder: Path) -> None:
         say("cells without a number: " + ", ".join(f"{k} {v}" for k, v in missing.items()))
 
 
-def _count_columns(one: TableCoverage) -> dict[str, str]:
+def _count_columns(one: TableCoverage, shipped: TableCoverage | None) -> dict[str, str]:
+    """Tabulate the counts of one table, after what the results of the package have of it."""
+    known = "-" if shipped is None else f"{shipped.made} made, {shipped.agrees} agree"
     numbers = (one.cells, one.made, one.agrees, one.differs, one.undecided, one.not_comparable,
                one.not_run)  # fmt: skip
     # a figure has no cells: only whether it was drawn
     drawn = ("-", "yes" if one.drawn else "no", *("-",) * (len(COUNTS) - 2))
     shown = map(str, numbers) if one.cells else drawn
-    return {"table": one.name, "what": one.title, **dict(zip(COUNTS, shown, strict=True))}
+    return {
+        "table": one.name, "what": one.title, "shipped": known,
+        **dict(zip(COUNTS, shown, strict=True)),
+    }  # fmt: skip
 
 
 def question(planned: ReproductionPlan, folder: Path) -> None:

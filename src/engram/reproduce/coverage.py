@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,6 +93,32 @@ def count_coverage(
         replace(_count_verdicts(paper, name, title, found), drawn=_is_drawn(paper, name, base, end))
         for name, title in paper_titles(paper).items()
     ]
+
+
+SHIPPED_FILE = "shipped_coverage.csv"
+SHIPPED_COLUMNS = ("name", "cells", "agrees", "differs", "undecided", "not_comparable")
+
+
+def shipped_coverage(paper: str) -> dict[str, TableCoverage]:
+    """Return the coverage of a paper's tables by the results that ship with the package.
+
+    ``python -m benchmarks.reproduce.verdicts --ship`` counts them anew. The cells themselves are in
+    `benchmarks/reproduce`, outside the package.
+
+    Examples
+    --------
+    >>> shipped_coverage("rwalk")["rwalk/4"].agrees
+    16
+    """
+    text = resources.files("engram.reproduce").joinpath(SHIPPED_FILE).read_text(encoding="utf-8")
+    found = {}
+    for row in csv.DictReader(io.StringIO(text)):
+        if row["name"].startswith(f"{paper}/"):
+            cells, *verdicts = (int(row[name]) for name in SHIPPED_COLUMNS[1:])
+            agrees, differs, undecided, other = verdicts
+            one = TableCoverage(row["name"], "", cells, agrees, differs, undecided, other)
+            found[row["name"]] = one
+    return found
 
 
 def _file_stems(paper: str, name: str, end: str) -> list[str]:

@@ -108,8 +108,8 @@ def stand_in_data(entry: CellEntry) -> str:
 class PaperFigure:
     """A figure of a paper: the recipes to run, its numbers, and its drawing.
 
-    `rows` describes each recipe by the keys with which cells are chosen, so
-    that some can be run by themselves; it is empty for recipes that all others need.
+    `rows` describes each recipe by the keys with which cells are chosen, so that some can be run
+    by themselves. A recipe that several rows need stands there once for each.
     """
 
     name: str

@@ -167,15 +167,13 @@ def choose_rows(table: PaperTable, expression: str) -> tuple[PaperFigure, ...]:
         for figure in table.figures
         for recipe, row in zip(figure.recipes, figure.rows, strict=bool(figure.rows))
     ]
-    named = [cell for _, _, cell in rows if cell.key]
-    if not named:
+    if not rows:
         raise BadArgument(f"cells: {table.name} is drawn as a whole and has no rows to choose from")
-    chosen = {id(cell) for cell in choose_cells(named, expression)}
+    chosen = {id(cell) for cell in choose_cells([cell for _, _, cell in rows], expression)}
     found = []
     for figure in table.figures:
-        own = [(recipe, cell) for owner, recipe, cell in rows if owner is figure]
-        if any(id(cell) in chosen for _, cell in own):  # with the recipes that all rows need
-            kept = [recipe for recipe, cell in own if not cell.key or id(cell) in chosen]
+        kept = [made for owner, made, cell in rows if owner is figure and id(cell) in chosen]
+        if kept:
             found.append(replace(figure, recipes=tuple(kept), rows=()))
     return tuple(found)
 
