@@ -41,6 +41,7 @@ from engram.methods import GDumb
 from engram.models.build import build
 from engram.records import import_log
 from engram.reproduce import choose_cells, find_table, read_cells
+from engram.reproduce.coverage import shipped_coverage
 from engram.reproduce.papers import iirc_paper
 from engram.reproduce.papers.rwalk_paper import EMBEDDED, PAPER
 from engram.reproduce.result_tables import COLUMNS, read_lines
@@ -286,9 +287,16 @@ def test_counts_on_the_page_are_those_of_the_tables():
     page = Path(__file__).parents[1] / "docs" / "papers.md"
     text = page.read_text()
     assert verdicts.renewed(text) == text, "python -m benchmarks.reproduce.verdicts --write PAGE"
-    assert "| rwalk/4 | 16 | 16 | 0 | 0 | 0 | 0 |" in text
+    assert "| rwalk/4 | constants | 16 | 16 | 0 | 0 | 0 | 0 | 0 |" in text
     with pytest.raises(BadArgument, match="page: expected one with"):
         verdicts.renewed("no comments")
+
+
+def test_the_package_has_todays_counts():
+    assert verdicts.SHIPPED.read_text() == verdicts.shipped(), "verdicts --ship"
+    found = shipped_coverage("confer")
+    assert found["confer/28"].made == found["confer/28"].cells == 78
+    assert "confer/3" not in found
 
 
 @pytest.mark.parametrize("paper", ["rwalk", "cgl"])
@@ -300,19 +308,19 @@ def test_every_cell_has_a_verdict(paper):
         lines = read_lines(verdicts.HERE / f"{paper}-{cells[0].table}.csv")
         kept = lines.drop_duplicates(["cell", "stage", "metric"])
         assert len(kept) == len(cells)
-        printed = sorted(kept["paper_value"].astype(float))
+        printed = sorted(kept["printed"].astype(float))
         assert printed == pytest.approx(sorted(cell.value for cell in cells))
         unlike = lines[lines["verdict"] != "agrees"]
         assert (unlike["reason"] != "").all()
 
 
 def test_counts_follow_the_files(tmp_path):
-    assert len(verdicts.markdown(tmp_path).splitlines()) == 5  # heads alone
+    assert len(verdicts.markdown(tmp_path).splitlines()) == 11  # heads alone
     head = ",".join(COLUMNS)
-    row = "rwalk,1,MNIST EWC,,F,1,2,1,,,differs,variant; data subset,"
+    row = "rwalk,1,MNIST EWC,,F,1,,,2,1,,,differs,variant; data subset,"
     (tmp_path / "rwalk-1.csv").write_text(f"{head}\n{row}\n")
     text = verdicts.markdown(tmp_path)
-    assert "| rwalk/1 | 78 | 0 | 1 | 0 | 77 | 0 |" in text
+    assert "| rwalk/1 | trained | 78 | 0 | 1 | 0 | 0 | 77 | 0 |" in text
     assert "| variant | 1 |" in text
     assert "| data subset | 1 |" in text
 

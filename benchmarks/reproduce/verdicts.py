@@ -1,6 +1,6 @@
 """Counts of verdicts in this folder, as Markdown; a page that has them is brought up to date.
 
-    python -m benchmarks.reproduce.verdicts [--write docs/papers.md]
+    python -m benchmarks.reproduce.verdicts [--write docs/papers.md] [--ship]
 
 In a page the counts stand between two comments, ``<!-- verdicts -->`` and ``<!-- end -->``.
 """
@@ -9,44 +9,90 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from engram.errors import bad
-from engram.reproduce import count_coverage
-from engram.reproduce.coverage import TableCoverage, read_recorded_lines, sum_coverage
+from engram.reproduce import count_coverage, coverage
+from engram.reproduce.coverage import (
+    SHIPPED_COLUMNS,
+    SHIPPED_FILE,
+    TRAINED,
+    TableCoverage,
+    compare_with_constant,
+    count_missing_sets,
+    read_recorded_lines,
+    sum_coverage,
+)
 from engram.reproduce.papers import PAPER_NAMES
 from engram.reproduce.verdicts import DIFFERS
 
 HERE = Path(__file__).parent
+SHIPPED = Path(coverage.__file__).with_name(SHIPPED_FILE)
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
 NUMBER = re.compile(r"\w+/([A-Z]\.|\d+\.)?\d+")  # of a table: 1, 3.2, C.1
-HEAD = ("table", "cells", "agree", "differ", "not comparable", "not run", "with other settings")
+HEAD = ("table", "numbers", "cells", "agree", "differ", "undecided", "not comparable", "not run",
+        "with other settings")  # fmt: skip
+GUESSES = ("trained cells with a number", "cells", "ours within the tolerance",
+           "a constant within it", "ours where the constant is not")  # fmt: skip
 
 
 def tables(paper: str, folder: Path = HERE) -> list[TableCoverage]:
-    """The tables of a paper with something recorded; groups repeat what their tables have."""
-    return [one for one in count_coverage(paper, folder) if one.made and NUMBER.fullmatch(one.name)]
+    """The tables of a paper with cells; groups repeat what their tables have."""
+    return [
+        one for one in count_coverage(paper, folder) if one.cells and NUMBER.fullmatch(one.name)
+    ]
 
 
 def markdown(folder: Path = HERE) -> str:
-    """Verdicts by table, and what was known beforehand about the cells that differ."""
-    lines = [_row(HEAD), _row(["---"] * len(HEAD))]
+    """Verdicts by table, what a constant would reach, what lacks a number, and what was known
+    beforehand about the cells that differ.
+    """
+    parts = [_row(HEAD), _line(HEAD)]
     for paper in PAPER_NAMES:
         found = tables(paper, folder)
-        lines += [_row(_cells(one)) for one in found]
-        if len(found) > 1:
-            lines.append(_row(_cells(sum_coverage(found), f"**{paper}**")))
-    return "\n".join([*lines, "", _row(("known beforehand of cells that differ", *_shown(folder))),
-                      _row(["---"] * (1 + len(_shown(folder)))), *_reasons(folder)])  # fmt: skip
+        made = [one for one in found if one.made]
+        rest = sum_coverage([one for one in found if not one.made])
+        parts += [_row(_cells(one)) for one in made]
+        if made and rest.cells:
+            parts.append(_row(_cells(rest, f"{paper}, others")))
+        for kind in (TRAINED, "data counts", "constants"):
+            own = [one for one in found if one.kind == kind]
+            if made and own:
+                parts.append(_row(_cells(sum_coverage(own), f"**{paper}**", kind)))
+    return "\n".join([
+        *parts, "", _row(GUESSES), _line(GUESSES), *_guesses(folder), "",
+        _row(("without a number", "cells by data set")), _line("ab"), *_missing(folder), "",
+        _row(("known beforehand of cells that differ", *_shown(folder))),
+        _line(["", *_shown(folder)]), *_reasons(folder),
+    ])  # fmt: skip
 
 
-def _cells(one: TableCoverage, name: str = "") -> list[object]:
-    return [name or one.name, one.cells, one.agrees, one.differs, one.not_comparable, one.not_run,
-            one.changed]  # fmt: skip
+def _cells(one: TableCoverage, name: str = "", kind: str = "") -> list[object]:
+    return [name or one.name, kind or one.kind, one.cells, one.agrees, one.differs, one.undecided,
+            one.not_comparable, one.not_run, one.changed]  # fmt: skip
 
 
 def _shown(folder: Path) -> list[str]:
-    return [paper for paper in PAPER_NAMES if tables(paper, folder)]
+    return [paper for paper in PAPER_NAMES if any(one.made for one in tables(paper, folder))]
+
+
+def _guesses(folder: Path) -> list[str]:
+    found = {paper: compare_with_constant(paper, folder) for paper in _shown(folder)}
+    return [
+        _row((paper, one.cells, one.near, one.constant, f"{100 * one.near_elsewhere:.0f} %"))
+        for paper, one in found.items()
+        if one.cells
+    ]
+
+
+def _missing(folder: Path) -> list[str]:
+    found = {paper: count_missing_sets(paper, folder) for paper in _shown(folder)}
+    return [
+        _row((paper, ", ".join(f"{name} {count:,}" for name, count in one.items())))
+        for paper, one in found.items()
+        if one
+    ]
 
 
 def _reasons(folder: Path) -> list[str]:
@@ -62,8 +108,12 @@ def _reasons(folder: Path) -> list[str]:
     return [_row([one, *(counts[one].get(paper, 0) for paper in papers)]) for one in order]
 
 
-def _row(cells: object) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"  # type: ignore[call-overload]
+def _row(cells: Iterable[object]) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _line(names: Sequence[str]) -> str:
+    return _row(["---"] * len(names))
 
 
 def renewed(page: str, folder: Path = HERE) -> str:
@@ -75,11 +125,26 @@ def renewed(page: str, folder: Path = HERE) -> str:
     return f"{before}{BEGIN}\n{markdown(folder)}\n{END}{after}"
 
 
+def shipped(folder: Path = HERE) -> str:
+    """The counts of all tables, groups and figures with a number, as the package has them."""
+    rows = [SHIPPED_COLUMNS]
+    for paper in PAPER_NAMES:
+        rows += [
+            tuple(getattr(one, name) for name in SHIPPED_COLUMNS)
+            for one in count_coverage(paper, folder)
+            if one.made
+        ]
+    return "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("--write", type=Path, metavar="PAGE", help="a page to bring up to date")
+    parser.add_argument("--ship", action="store_true", help="write the counts of the package")
     asked = parser.parse_args(arguments)
     print(markdown())
+    if asked.ship:
+        SHIPPED.write_text(shipped())
     if asked.write:
         asked.write.write_text(renewed(asked.write.read_text()))
 

@@ -73,6 +73,19 @@ def test_nw_ucla():
 
 
 @needs_data
+def test_nw_ucla_without_copies_in_two_parts():
+    def shared(**options):
+        data = load("nw_ucla", **options)
+        known = {data.x[i].numpy().tobytes() for i in data.train.tolist()}
+        found = sum(data.x[i].numpy().tobytes() in known for i in data.test.tolist())
+        return found, len(data.train), len(data.test)
+
+    assert shared() == (18, 1183, 145)
+    assert shared(held="together") == (0, 1183, 145)
+    assert shared(held="stored")[0] == 29
+
+
+@needs_data
 def test_nw_ucla_with_one_view_held_out():
     drawn = real("nw_ucla")
     data = load("nw_ucla", held="stored")

@@ -15,7 +15,7 @@ from engram.report import build, from_directories
 from engram.report.report_inputs import REPRODUCTION_COLUMNS, REPRODUCTION_FILE, read_reproduction
 
 HEADER = ",".join(REPRODUCTION_COLUMNS)
-LINE = 'rwalk,1,"EWC, MNIST",,A,0.558,0.5612,0.0032,,,agrees,,'
+LINE = 'rwalk,1,"EWC, MNIST",,A,0.558,,,0.5612,0.0032,,,agrees,,'
 
 
 def trained(path):
@@ -77,8 +77,8 @@ def test_stages_are_shown_where_lines_differ_in_nothing_else(tmp_path):
 
 
 def test_every_paper_table_is_a_table_of_its_own(tmp_path):
-    folder = compared(trained(tmp_path / "a"), LINE, "rwalk,3,EWC,,F,1,1,0,,,agrees,,", LINE)
-    other = compared(trained(tmp_path / "b"), "cgl,2,ER,,AA,90.5,,,,,not run,no data,")
+    folder = compared(trained(tmp_path / "a"), LINE, "rwalk,3,EWC,,F,1,,,1,0,,,agrees,,", LINE)
+    other = compared(trained(tmp_path / "b"), "cgl,2,ER,,AA,90.5,,,,,,,not run,no data,")
     tables = from_directories(folder, other).reproductions
     assert [(t["paper"][0], t["table"][0], len(t)) for t in tables] == [
         ("rwalk", "1", 2),
@@ -111,9 +111,9 @@ def test_a_directory_with_neither_is_refused(tmp_path):
     [
         (b"", "expected the columns paper, table"),
         (b"paper,ours\nrwalk,0.5\n", "got paper, ours"),
-        (f"{HEADER}\n{LINE[:30]}".encode(), "row 1 has 7 of 13 values"),
+        (f"{HEADER}\n{LINE[:30]}".encode(), "row 1 has 7 of 15 values"),
         (f'{HEADER}\nrwalk,1,"EWC'.encode(), "not a valid CSV file"),
-        (f"{HEADER}\n{LINE.replace('0.558', 'high')}\n".encode(), "column paper_value: .*'high'"),
+        (f"{HEADER}\n{LINE.replace('0.558', 'high')}\n".encode(), "column printed: .*'high'"),
         (b"\xff\xfe\x00", "is not UTF-8 text"),
     ],
     ids=["empty", "columns", "cut", "quote", "number", "binary"],

@@ -2,14 +2,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engram.reproduce import count_coverage
-from engram.reproduce.coverage import read_recorded_lines, sum_coverage
+import pytest
 
-HEAD = "paper,table,cell,stage,metric,paper_value,ours,difference,low,high,verdict,reason,settings"
+from engram.reproduce import count_coverage
+from engram.reproduce.coverage import (
+    all_cells,
+    compare_with_constant,
+    count_missing_sets,
+    read_recorded_lines,
+    sum_coverage,
+)
+from engram.reproduce.papers import PAPER_NAMES
+from engram.reproduce.result_tables import COLUMNS
+from engram.reproduce.table_registry import find_table, paper_cells, untrained_tables
+
+HEAD = ",".join(COLUMNS)
 
 
 def line(cell, verdict, settings="", table="5", stage=""):
-    return f"cgl,{table},{cell},{stage},x,1,1,0,,,{verdict},,{settings}"
+    return f"cgl,{table},{cell},{stage},x,1,,,1,0,,,{verdict},,{settings}"
 
 
 def write(path: Path, *lines):
@@ -69,3 +80,54 @@ def test_figures_are_drawn_or_not(tmp_path):
     assert [one.name for one in count_coverage("cgl", tmp_path / "cgl-fig7") if one.drawn] == [
         "cgl/fig7"
     ]
+
+
+@pytest.mark.parametrize("paper", PAPER_NAMES)
+def test_a_table_is_trained_or_not(paper):
+    """What a paper says of its tables is what their entries do."""
+    tables = {cell.table for cell in all_cells(paper)}
+    for table in sorted(tables)[:6]:
+        entry = find_table(f"{paper}/{table}").entry
+        found = [entry(cell) for cell in paper_cells(paper, table)]
+        trained = any(one.recipes or one.missing for one in found)
+        counted = any(one.counted for one in found)
+        kind = "" if trained else "data counts" if counted else "constants"
+        assert untrained_tables(paper).get(table, "") == kind
+
+
+def test_undecided_is_a_count_of_its_own(tmp_path):
+    write(tmp_path / "cgl-5.csv", line("a", "undecided"), line("b", "agrees"))
+    one = {t.name: t for t in count_coverage("cgl", tmp_path)}["cgl/5"]
+    assert (one.made, one.agrees, one.undecided) == (2, 1, 1)
+    assert one.kind == "constants"
+    assert sum_coverage([one, one]).undecided == 2
+
+
+def test_every_cell_without_a_number_is_counted(tmp_path):
+    assert sum(count_missing_sets("confer", tmp_path).values()) == 6656
+    assert sum(count_missing_sets("iirc", tmp_path).values()) == 382
+    cell = paper_cells("rwalk", "1")[0]
+    text = f"rwalk,1,{cell.name},{cell['stage']},{cell['metric']},1,,,1,0,,,agrees,,"
+    write(tmp_path / "rwalk-1.csv", text)
+    before, after = (count_missing_sets("rwalk", place) for place in ("nowhere", tmp_path))
+    assert before.pop(cell["dataset"]) == after.pop(cell["dataset"]) + 1
+    assert before == after
+
+
+def test_a_constant_sees_the_answers(tmp_path):
+    """Three printed forgettings within .03 of one another, and one far away."""
+    chosen = [c for c in paper_cells("rwalk", "1") if c["metric"] == "F"]
+    near = next(
+        group for middle in chosen
+        if len(group := [c for c in chosen if abs(c.value - middle.value) <= 0.03]) >= 3
+    )[:3]  # fmt: skip
+    far = next(c for c in chosen if all(abs(c.value - one.value) > 0.2 for one in near))
+    ours = [near[0].value, near[1].value + 0.5, near[2].value, far.value + 0.01]
+    rows = [
+        f"rwalk,1,{c.name},{c['stage']},F,{c.value},,,{value},0,,,agrees,,"
+        for c, value in zip((*near, far), ours, strict=True)
+    ]
+    write(tmp_path / "rwalk-1.csv", *rows)
+    found = compare_with_constant("rwalk", tmp_path)
+    assert (found.cells, found.near, found.constant, found.both) == (4, 3, 3, 2)
+    assert found.near_elsewhere == 1.0

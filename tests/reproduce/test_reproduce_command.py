@@ -45,13 +45,16 @@ def test_runs_prints_and_saves(tmp_path):
     assert again.stdout.splitlines()[0].startswith("paper,table,cell")
     assert "nothing is recorded in" in call("reproduce", "rwalk").stderr
     counts = call("reproduce", "rwalk", "--embedded", "--format", "csv").stdout.splitlines()
-    assert counts[-1].endswith(",-,no,-,-,-,-")
-    assert counts[0] == "table,what,cells,made,agree,differ,not comparable,not run"
-    assert counts[1].endswith(",78,2,0,0,2,76")
+    assert counts[-1].endswith(",-,no,-,-,-,-,-")
+    assert (
+        counts[0] == "table,what,shipped,cells,made,agree,differ,undecided,not comparable,not run"
+    )
+    assert counts[1].endswith(",78,2,0,0,0,2,76")
+    assert '"78 made, 28 agree",78,2,' in counts[1]  # those of the package stand beside
     assert (
         call("reproduce", "rwalk", "--format", "csv")
         .stdout.splitlines()[1]
-        .endswith(",78,0,0,0,0,78")
+        .endswith(",78,0,0,0,0,0,78")
     )
 
 
@@ -86,7 +89,7 @@ def test_dry_run_trains_nothing(tmp_path):
     cells, costs = done.stdout.split("runs that train together")
     assert "Vanilla (digits, both heads)" in costs
     lines = cells.splitlines()
-    assert lines[0].split() == ["cell", "metric", "paper", "can", "be", "made", "reason"]
+    assert lines[0].split() == ["cell", "metric", "printed", "can", "be", "made", "reason"]
     wanted = "digits single-head Vanilla lambda=0 A(%) 38 yes other data; epochs unstated"
     assert " ".join(lines[1].split()) == wanted
     assert len(lines) == 3
@@ -103,7 +106,7 @@ def test_dry_run_says_what_is_missing(monkeypatch):
     assert "runs that train together" not in done.stdout
     plain = call("reproduce", "rwalk/2", "--dry-run", "--device", "cpu", "--format", "csv")
     rows = plain.stdout.splitlines()
-    assert rows[0] == "cell,metric,paper,can be made,reason"
+    assert rows[0] == "cell,metric,printed,can be made,reason"
     assert rows[2].endswith(",A(%),65.4,no,quoted by the paper from the authors of GEM")
     assert rows[3].split(",")[:4] == [
         "CIFAR-100 multi-head RWalk total_samples=5000", "A(%)", "70.1", "no",
@@ -214,8 +217,8 @@ def test_on_other_data_of_the_same_kind(tmp_path):
     assert "note: made on digits" in done.stderr
     found = pd.read_csv(tmp_path / "runs" / "reproduce" / "rwalk-1-on-digits" / "reproduction.csv")
     assert set(found["cell"]) == {"digits single-head Vanilla lambda=0"}
-    assert found["paper_value"].tolist() == [38.0, 0.62]
+    assert found["printed"].tolist() == [38.0, 0.62]
     assert set(found["verdict"]) == {"not comparable"}
     assert set(found["reason"]) == {"other data; epochs unstated"}
     counts = call("reproduce", "rwalk", "--on", "digits", "--format", "csv").stdout.splitlines()
-    assert counts[1].endswith(",78,2,0,0,2,76")
+    assert counts[1].endswith(",78,2,0,0,0,2,76")

@@ -404,7 +404,7 @@ def test_stages_of_a_row_are_lines_of_their_own(table, tmp_path):
     whole = path.read_text()
     changed = tuple(replace(cell, value=0.75) for cell in cells)
     reproduce(replace(staged, cells=changed), out=tmp_path, cells="stage=2")
-    assert pd.read_csv(path)["paper_value"].tolist() == [0.5, 0.75, 0.5]
+    assert pd.read_csv(path)["printed"].tolist() == [0.5, 0.75, 0.5]
     reproduce(staged, out=tmp_path, cells="stage=2")
     assert path.read_text() == whole
 

@@ -25,8 +25,8 @@ def test_tolerance_is_inclusive():
     assert line(99.3, [96.2], tolerance=3.0, metric="A(%)").verdict == "differs"
 
 
-def test_a_wide_interval_widens_the_tolerance_from_three_runs_on():
-    assert line(0.5, [0.2, 0.9, 0.7]).verdict == "agrees"
+def test_a_wide_interval_decides_nothing_from_three_runs_on():
+    assert line(0.5, [0.2, 0.9, 0.7]).verdict == "undecided"
     assert line(0.5, [0.2, 0.9]).verdict == "differs"
     assert line(0.5, [0.7]).verdict == "differs"
 
@@ -62,9 +62,9 @@ def test_the_papers_spread_widens_it():
     assert line(0.5, [0.6], std=0.05).verdict == "differs"
 
 
-def test_agreement_that_rests_on_our_scatter_says_so():
+def test_a_gap_within_our_scatter_is_undecided():
     found = line(0.5, [0.3, 0.4, 0.65])
-    assert (found.verdict, found.reason) == ("agrees", "wide interval")
+    assert (found.verdict, found.reason) == ("undecided", "wide interval")
     assert line(0.5, [0.3, 0.4, 0.65], std=0.06).reason == ""  # the paper's own allows it
     assert line(0.5, [0.3, 0.5, 0.7]).reason == ""  # within the tolerance
 
@@ -93,6 +93,9 @@ def test_what_cannot_be_compared():
     assert line(math.nan, [0.5]).verdict == "not comparable"
     other = line(0.5, [0.5], reasons=("other data",))
     assert (other.verdict, other.reason) == ("not comparable", "other data")
+    for reason in ("data subset", "fewer orders"):
+        for ours in (0.5, 0.9):
+            assert line(0.5, [ours], reasons=(reason,)).verdict == "not comparable"
 
 
 def test_interval_is_students():

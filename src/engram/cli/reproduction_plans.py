@@ -14,7 +14,12 @@ from engram.cli.result_display import make_plain_table
 from engram.errors import bad, plural
 from engram.experiments.plain_values import format_duration
 from engram.reproduce import ReproductionPlan, count_coverage, table_names
-from engram.reproduce.coverage import sum_coverage
+from engram.reproduce.coverage import (
+    compare_with_constant,
+    count_missing_sets,
+    shipped_coverage,
+    sum_coverage,
+)
 from engram.reproduce.paper_table import stand_in_data
 from engram.reproduce.planning import preview_cells, preview_columns
 from engram.reproduce.result_tables import render_rows
@@ -27,7 +32,7 @@ TIMING_SECONDS = 4.0  # seconds for timing in a dry run without a budget
 MESSAGE_SECONDS = 3.0  # seconds between messages while timing
 SHORT_REASON_LENGTH = 60  # characters of a reason in the row of a cell
 MOST_REASON_LENGTH = 400  # characters of a reason shown; messages may name many files
-COUNTS = ("cells", "made", "agree", "differ", "not comparable", "not run")
+COUNTS = ("cells", "made", "agree", "differ", "undecided", "not comparable", "not run")
 FOLDER = Path("runs") / "reproduce"
 
 
@@ -60,8 +65,9 @@ def list_paper(paper: str, folder: Path | None, *, end: str, form: str) -> None:
         raise bad("--out", "a folder with run directories or saved tables", str(folder))
     where = FOLDER if folder is None else folder
     lines = count_coverage(paper, where, end=end)
-    rows = [_count_columns(one) for one in lines]
-    names = ("table", "what", *COUNTS)
+    shipped = shipped_coverage(paper)
+    rows = [_count_columns(one, shipped.get(one.name)) for one in lines]
+    names = ("table", "what", "shipped", *COUNTS)
     if form != "table":
         return emit(render_rows(rows, names, form))
     table = make_plain_table(*names)
@@ -71,18 +77,39 @@ def list_paper(paper: str, folder: Path | None, *, end: str, form: str) -> None:
     results_console().print(table)
     if not any(one.made or one.drawn for one in lines):
         return say(f"nothing is recorded in {where}; run one with engram reproduce {paper}/TABLE")
+    if not end:  # numbers on other data are not comparable
+        _say_totals(paper, where)
     changed = sum_coverage(lines).changed
     if changed:
         say(f"{changed} of these cells were run only with settings other than the preset's")
     return say(f"counted in {where}; run a table with engram reproduce {paper}/TABLE")
 
 
-def _count_columns(one: TableCoverage) -> dict[str, str]:
-    numbers = (one.cells, one.made, one.agrees, one.differs, one.not_comparable, one.not_run)
+def _say_totals(paper: str, folder: Path) -> None:
+    """Say how many trained cells agree, and a constant would, and which sets are missing."""
+    found = compare_with_constant(paper, folder)
+    if found.cells:
+        say(
+            f"{found.near} of {plural(found.cells, 'trained cell')} are within the tolerance; the "
+            f"best constant of each table and metric is in {found.constant}"
+        )
+    missing = count_missing_sets(paper, folder)
+    if missing:
+        say("cells without a number: " + ", ".join(f"{k} {v}" for k, v in missing.items()))
+
+
+def _count_columns(one: TableCoverage, shipped: TableCoverage | None) -> dict[str, str]:
+    """Tabulate the counts of one table, after what the results of the package have of it."""
+    known = "-" if shipped is None else f"{shipped.made} made, {shipped.agrees} agree"
+    numbers = (one.cells, one.made, one.agrees, one.differs, one.undecided, one.not_comparable,
+               one.not_run)  # fmt: skip
     # a figure has no cells: only whether it was drawn
     drawn = ("-", "yes" if one.drawn else "no", *("-",) * (len(COUNTS) - 2))
     shown = map(str, numbers) if one.cells else drawn
-    return {"table": one.name, "what": one.title, **dict(zip(COUNTS, shown, strict=True))}
+    return {
+        "table": one.name, "what": one.title, "shipped": known,
+        **dict(zip(COUNTS, shown, strict=True)),
+    }  # fmt: skip
 
 
 def question(planned: ReproductionPlan, folder: Path) -> None:
@@ -116,7 +143,7 @@ def show_cells(planned: ReproductionPlan, form: str) -> None:
         return emit(render_rows(rows, names, form))
     table = make_plain_table(*names)
     for place, name in enumerate(names):
-        table.columns[place].justify = "right" if name == "paper" else "left"
+        table.columns[place].justify = "right" if name in ("printed", "corrected") else "left"
     for row in rows:
         style = "" if row["can be made"] == "yes" else "yellow"
         row["reason"] = _shorten_reason(row["reason"])  # the full reasons follow, once each

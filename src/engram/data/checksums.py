@@ -36,6 +36,7 @@ CIFAR10: Mapping[str, str] = {
 }
 CIFAR100: Mapping[str, str] = {
     "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
+    "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
     "train": "16019d7e3df5f24257cddd939b257f8d",
     "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
     "meta": "7973b15100ade9c7d40fb424638fde48",

@@ -86,6 +86,10 @@ NAMED_SETS: dict[str, NamedSet] = {
             "cifar100",
             "cifar100/cifar-100-python",
             "cifar100/cifar-100-python.tar.gz",
+            "cifar-100-binary",
+            "cifar-100-binary.tar.gz",
+            "cifar100/cifar-100-binary",
+            "cifar100/cifar-100-binary.tar.gz",
         ),
     ),
     "nw_ucla": NamedSet(

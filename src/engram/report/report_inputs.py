@@ -27,12 +27,12 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 REPRODUCTION_COLUMNS: tuple[str, ...] = (
-    "paper", "table", "cell", "stage", "metric", "paper_value", "ours", "difference", "low", "high",
-    "verdict", "reason", "settings",
+    "paper", "table", "cell", "stage", "metric", "printed", "corrected", "correction", "ours",
+    "difference", "low", "high", "verdict", "reason", "settings",
 )  # fmt: skip
 REPRODUCTION_FILE = "reproduction.csv"
 ALARM_RATE = 0.05  # rate of false alarms for which thresholds are set
-_NUMBERS = ("paper_value", "ours", "difference", "low", "high")
+_NUMBERS = ("printed", "corrected", "ours", "difference", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def read_reproduction(path: str | PathLike[str]) -> list[pd.DataFrame]:
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "reproduction.csv"
-    >>> line = "rwalk,1,EWC,,F,0.08,0.1,0.02,,,agrees,,"
+    >>> line = "rwalk,1,EWC,,F,0.08,,,0.1,0.02,,,agrees,,"
     >>> _ = path.write_text(",".join(REPRODUCTION_COLUMNS) + f"\n{line}\n")
     >>> [table["ours"].tolist() for table in read_reproduction(path)]
     [[0.1]]

@@ -186,10 +186,16 @@ def ledger_table(content: Mapping[str, Any], digest: ReportData) -> Table | None
 
 def reproduction_table(number: int, frame: pd.DataFrame) -> Table:
     """Tabulate a paper's numbers and ours."""
+    corrected: tuple[Column, ...] = ()
+    if frame["correction"].astype(bool).any():
+        corrected = (
+            Column("corrected", "Corrected", "number"), Column("correction", "Correction"),
+        )  # fmt: skip
     columns: tuple[Column, ...] = (
         Column("cell", "Cell"),
         Column("metric", "Metric"),
-        Column("paper_value", "Paper", "number"),
+        Column("printed", "Printed", "number"),
+        *corrected,
         Column("ours", "Ours", "number"),
         Column("difference", "Difference", "number"),
         Column("low", "Low", "number"),

@@ -30,9 +30,14 @@ class Cell:
     key
         The values of `CELL_KEYS` that identify the number.
     value, std
-        As printed, in the paper's units; NaN if illegible or not given.
+        The number that ours is judged by, in the paper's units; NaN if illegible or not given.
     doubt
         Why the printed number may be wrong; "" for no doubt.
+    correction
+        Where the number that belongs into this place is printed, and what its formula changes;
+        "" for a table taken as printed.
+    printed, corrected
+        Both readings of this place. Without a correction both are `value`.
 
     Examples
     --------
@@ -47,6 +52,14 @@ class Cell:
     value: float
     std: float = math.nan
     doubt: str = ""
+    correction: str = ""
+    printed: float = math.nan
+    corrected: float = math.nan
+
+    def __post_init__(self) -> None:
+        if not self.correction:
+            object.__setattr__(self, "printed", self.value)
+            object.__setattr__(self, "corrected", self.value)
 
     def __getitem__(self, name: str) -> str:
         return self.key.get(name, "")
@@ -76,8 +89,11 @@ class Cell:
 
 
 @functools.cache
-def read_cells(paper: str, table: str) -> tuple[Cell, ...]:
+def read_cells(paper: str, table: str, *, as_printed: bool = False) -> tuple[Cell, ...]:
     """Read the cells of a paper's table from the reference tables, row by row.
+
+    ConFER's forgetting is corrected, see `engram.records.reference`; `as_printed` makes the
+    printed number of each place the one that ours is judged by.
 
     Examples
     --------
@@ -87,14 +103,39 @@ def read_cells(paper: str, table: str) -> tuple[Cell, ...]:
     ...     :3
     ... ]  # the paper's columns are rotated
     ['2', '3', '4']
+    >>> one = read_cells("confer", "28")[2]
+    >>> one.printed, round(one.corrected, 4), one.correction
+    (0.04, 0.1067, 'column 3; divided by i - 1')
     """
-    from engram.records import reference
-
-    cells = [_make_cell(paper, row) for row in reference(paper, table).to_dict("records")]
+    corrected, printed = (
+        [(_make_cell(paper, row), row) for row in _read_rows(paper, table, columns)]
+        for columns in ("rotated", "as_printed")
+    )
+    places = {(cell.name, cell["stage"], cell["metric"]): cell for cell, _ in printed}
+    cells = [
+        _join_readings(places[cell.name, cell["stage"], cell["metric"]], cell, row, as_printed)
+        for cell, row in corrected
+    ]
     rows = itertools.groupby(cells, key=lambda cell: (cell.name, cell["metric"]))
     return tuple(
         cell for _, row in rows for cell in sorted(row, key=lambda cell: int(cell["stage"] or 0))
     )
+
+
+@functools.cache
+def _read_tables(paper: str, columns: str) -> dict[str, list[dict[Any, Any]]]:
+    """Read a paper's tables, with ConFER's forgetting in the given columns."""
+    from engram.records import reference
+
+    found = reference(paper, confer_cf_columns=columns)
+    return {str(name): part.to_dict("records") for name, part in found.groupby("table")}
+
+
+def _read_rows(paper: str, table: str, columns: str) -> list[dict[Any, Any]]:
+    tables = _read_tables(paper, columns)
+    if table not in tables:
+        raise unknown("table", table, tables)
+    return tables[table]
 
 
 def _make_cell(paper: str, row: Mapping[Any, Any]) -> Cell:
@@ -102,6 +143,20 @@ def _make_cell(paper: str, row: Mapping[Any, Any]) -> Cell:
     return Cell(
         paper=paper, table=str(row["table"]), key={k: v for k, v in texts.items() if v},
         value=float(row["value"]), std=float(row["std"]), doubt=str(row["doubt"]),
+    )  # fmt: skip
+
+
+def _join_readings(
+    printed: Cell, corrected: Cell, row: Mapping[Any, Any], as_printed: bool
+) -> Cell:
+    """Join the printed and the corrected number of one place."""
+    moved = _text(row["printed_stage"]) != corrected["stage"]
+    changed = row["value"] == row["value"] and row["value"] != row["printed_value"]
+    parts = [f"column {row['printed_stage']}"] if moved else []
+    parts += ["divided by i - 1"] if changed else []
+    return replace(
+        printed if as_printed else corrected, correction="; ".join(parts),
+        printed=printed.value, corrected=corrected.value,
     )  # fmt: skip
 
 

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engram.reproduce.result_tables import is_line_table, read_lines
-from engram.reproduce.table_registry import paper_cells, paper_folders, paper_titles
-from engram.reproduce.verdicts import AGREES, DIFFERS, NOT_COMPARABLE
+import numpy as np
+import numpy.typing as npt
+
+from engram.reproduce.cells import Cell
+from engram.reproduce.paper_table import OTHER_DATA
+from engram.reproduce.result_tables import COLUMNS, is_line_table, read_lines
+from engram.reproduce.table_registry import (
+    find_table,
+    paper_cells,
+    paper_folders,
+    paper_titles,
+    untrained_tables,
+)
+from engram.reproduce.verdicts import (
+    AGREES,
+    DIFFERS,
+    NOT_COMPARABLE,
+    UNDECIDED,
+    allowed_difference,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 REPRODUCTION_FILE = "reproduction.csv"
-VERDICTS = (AGREES, DIFFERS, NOT_COMPARABLE)
+VERDICTS = (AGREES, DIFFERS, UNDECIDED, NOT_COMPARABLE)
+TRAINED = "trained"
 
 
 @dataclass(frozen=True)
 class TableCoverage:
     """Counts of the cells of one table, or of several made together; a figure has none.
 
+    `kind` says what its numbers are: trained, data counts or constants (mixed for a group).
     `changed` counts those among the made ones that were made with another preset only; another
     number of seeds is none. `drawn`: the numbers of the figure are there.
     """
@@ -31,13 +54,15 @@ class TableCoverage:
     cells: int
     agrees: int = 0
     differs: int = 0
+    undecided: int = 0
     not_comparable: int = 0
     changed: int = 0
     drawn: bool = False
+    kind: str = TRAINED
 
     @property
     def made(self) -> int:
-        return self.agrees + self.differs + self.not_comparable
+        return self.agrees + self.differs + self.undecided + self.not_comparable
 
     @property
     def not_run(self) -> int:
@@ -70,6 +95,32 @@ def count_coverage(
     ]
 
 
+SHIPPED_FILE = "shipped_coverage.csv"
+SHIPPED_COLUMNS = ("name", "cells", "agrees", "differs", "undecided", "not_comparable")
+
+
+def shipped_coverage(paper: str) -> dict[str, TableCoverage]:
+    """Return the coverage of a paper's tables by the results that ship with the package.
+
+    ``python -m benchmarks.reproduce.verdicts --ship`` counts them anew. The cells themselves are in
+    `benchmarks/reproduce`, outside the package.
+
+    Examples
+    --------
+    >>> shipped_coverage("rwalk")["rwalk/4"].agrees
+    16
+    """
+    text = resources.files("engram.reproduce").joinpath(SHIPPED_FILE).read_text(encoding="utf-8")
+    found = {}
+    for row in csv.DictReader(io.StringIO(text)):
+        if row["name"].startswith(f"{paper}/"):
+            cells, *verdicts = (int(row[name]) for name in SHIPPED_COLUMNS[1:])
+            agrees, differs, undecided, other = verdicts
+            one = TableCoverage(row["name"], "", cells, agrees, differs, undecided, other)
+            found[row["name"]] = one
+    return found
+
+
 def _file_stems(paper: str, name: str, end: str) -> list[str]:
     """Return the names of run directories and files that a table or figure may be in."""
     stems = (paper_folders(paper).get(name, ""), f"{paper}-{name}")
@@ -99,7 +150,7 @@ def read_recorded_lines(paper: str, folder: str | Path, *, end: str = "") -> pd.
     places += [base / f"{stem}.csv" for stem in stems]
     parts = [_read(place) for place in places if is_line_table(place)]
     if not parts:
-        return pd.DataFrame(columns=["table", "verdict", "settings"])
+        return pd.DataFrame(columns=list(COLUMNS))
     lines = pd.concat(parts, ignore_index=True)
     lines = lines[(lines["paper"] == paper) & lines["verdict"].isin(VERDICTS)]
     # stable, so that the preset's come last and of the others the one written last
@@ -128,15 +179,114 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _count_verdicts(paper: str, name: str, title: str, found: pd.DataFrame) -> TableCoverage:
     cells = paper_cells(paper, name)
-    own = found[found["table"].isin({cell.table for cell in cells})]
+    tables = {cell.table for cell in cells}
+    own = found[found["table"].isin(tables)]
     counts = own["verdict"].value_counts()
-    agrees, differs, other = (int(counts.get(verdict, 0)) for verdict in VERDICTS)
+    agrees, differs, undecided, other = (int(counts.get(verdict, 0)) for verdict in VERDICTS)
     changed = int((own["settings"].map(_nearness) == 0).sum())
-    return TableCoverage(f"{paper}/{name}", title, len(cells), agrees, differs, other, changed)
+    kinds = {untrained_tables(paper).get(table, TRAINED) for table in tables}
+    kind = kinds.pop() if len(kinds) == 1 else "mixed"
+    return TableCoverage(
+        f"{paper}/{name}", title, len(cells), agrees, differs, undecided, other, changed, kind=kind
+    )
 
 
 def sum_coverage(lines: Iterable[TableCoverage]) -> TableCoverage:
     """Sum the coverage of several tables."""
     every = list(lines)
-    names = ("cells", "agrees", "differs", "not_comparable", "changed")
+    names = ("cells", "agrees", "differs", "undecided", "not_comparable", "changed")
     return TableCoverage("", "", *(sum(getattr(one, name) for one in every) for name in names))
+
+
+def count_missing_sets(paper: str, folder: str | Path) -> dict[str, int]:
+    """Count the cells of each of the paper's data sets that have no number of ours.
+
+    Examples
+    --------
+    >>> count_missing_sets("cgl", "nowhere")
+    {'UCLA-CIL': 44, 'NTU-CIL': 44, 'no data set': 39}
+    """
+    found = read_recorded_lines(paper, folder)
+    made = set(zip(*(found[k] for k in ("table", "cell", "stage", "metric")), strict=True))
+    counts: Counter[str] = Counter()
+    for cell in all_cells(paper):
+        if (cell.table, cell.name, cell["stage"], cell["metric"]) not in made:
+            counts[cell["dataset"] or "no data set"] += 1
+    return dict(counts)
+
+
+def all_cells(paper: str) -> list[Cell]:
+    """List every printed cell of a paper once."""
+    every = {
+        (cell.table, cell.name, cell["stage"], cell["metric"]): cell
+        for name in paper_titles(paper)
+        for cell in paper_cells(paper, name)
+    }
+    return list(every.values())
+
+
+@dataclass(frozen=True)
+class ConstantGuess:
+    """How near trained numbers are to the paper's, and how near a constant would be.
+
+    Both count the trained cells within the tolerance or the paper's own deviation, whether or not
+    the data are comparable. The constant is, for each table and metric, the printed number that is
+    near most others: a guess that sees all the answers and trains nothing.
+    """
+
+    cells: int = 0
+    near: int = 0
+    constant: int = 0
+    both: int = 0
+
+    @property
+    def near_elsewhere(self) -> float:
+        """Share of the cells out of the constant's reach that ours are near."""
+        elsewhere = self.cells - self.constant
+        return (self.near - self.both) / elsewhere if elsewhere else float("nan")
+
+
+def compare_with_constant(paper: str, folder: str | Path) -> ConstantGuess:
+    """Compare the recorded numbers of a paper with the best constant of each table and metric.
+
+    Examples
+    --------
+    >>> compare_with_constant("rwalk", "nowhere")
+    ConstantGuess(cells=0, near=0, constant=0, both=0)
+    """
+    lines = read_recorded_lines(paper, folder)
+    total = ConstantGuess()
+    for table in lines["table"].unique():
+        if table in untrained_tables(paper):
+            continue
+        found = find_table(f"{paper}/{table}")
+        cells = {(cell.name, cell["stage"], cell["metric"]): cell for cell in found.cells}
+        own = lines[lines["table"] == table]
+        for _, group in own.groupby("metric", sort=False):
+            pairs = [
+                (cells[line["cell"], line["stage"], line["metric"]], float(line["ours"]))
+                for line in group.to_dict("records")
+                if OTHER_DATA not in line["reason"]
+                and (line["cell"], line["stage"], line["metric"]) in cells
+            ]
+            pairs = [(cell, ours) for cell, ours in pairs if not np.isnan(cell.value)]
+            if pairs:
+                reach = [allowed_difference(c, found.entry(c).tolerance) for c, _ in pairs]
+                one = _compare_group(
+                    np.array([c.value for c, _ in pairs]), np.array([o for _, o in pairs]),
+                    np.array(reach),
+                )  # fmt: skip
+                total = ConstantGuess(
+                    total.cells + one.cells, total.near + one.near, total.constant + one.constant,
+                    total.both + one.both,
+                )  # fmt: skip
+    return total
+
+
+def _compare_group(
+    paper: npt.NDArray[np.float64], ours: npt.NDArray[np.float64], reach: npt.NDArray[np.float64]
+) -> ConstantGuess:
+    near = np.abs(ours - paper) <= reach
+    hits = np.abs(paper[:, None] - paper) <= reach  # [guess, cell]
+    guess = hits[hits.sum(1).argmax()]
+    return ConstantGuess(len(paper), int(near.sum()), int(guess.sum()), int((near & guess).sum()))

@@ -253,8 +253,9 @@ def detector_class_name(probe: str) -> str:
 
 
 def detection_metric(
-    recipe: Recipe, detector: str, metric: str, stages: int | Sequence[int]
-) -> Measure:
+    recipe: Recipe, detector: str, metric: str, stages: int | Sequence[int],
+    *, zeros: Sequence[int] = (),
+) -> Measure:  # fmt: skip
     """Measure a comparison in percent, after one stage (from 0) or averaged over several.
 
     Stages without the number (no earlier tasks, nothing forgotten) are left out of the mean; a run
@@ -266,21 +267,28 @@ def detection_metric(
         Its class in lower case, such as ``odin``.
     metric
         A name of `engram.records.novelty_records.compare_sets`.
+    zeros
+        Stages (from 0) that count as 0 in the mean if they have no number.
     """
     wanted = [stages] if isinstance(stages, int) else list(stages)
 
     def measure(result: Result) -> Floats:
         every = detector_comparisons(result, recipe)
-        values = [_mean(every.get(seed, {}), detector, metric, wanted) for seed in recipe.seeds]
+        values = [
+            _mean(every.get(seed, {}), detector, metric, wanted, zeros) for seed in recipe.seeds
+        ]
         return 100 * np.array(values, np.float64)
 
     return measure
 
 
-def _mean(found: Comparisons, detector: str, metric: str, stages: Sequence[int]) -> float:
+def _mean(
+    found: Comparisons, detector: str, metric: str, stages: Sequence[int], zeros: Sequence[int]
+) -> float:
     if not all((detector, stage) in found for stage in stages):
         return float("nan")
     values = np.array([found[detector, stage].get(metric, np.nan) for stage in stages])
+    values[np.isnan(values) & np.isin(stages, zeros)] = 0.0
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
 

@@ -29,6 +29,7 @@ VARIANT_UNSTATED = (
 )
 DATA_SUBSET = "data subset"
 OTHER_DATA = "other data"
+FEWER_ORDERS = "fewer orders"  # a range over fewer orders can only be smaller
 OOD_SET_UNSTATED = "outside set"  # needs data that is not part of the protocol
 SPLIT_UNSTATED = "split unstated"  # matters if there are few test rows
 COPIES_UNSTATED = "copies unstated"  # how many samples an augmentation adds
@@ -40,6 +41,7 @@ REASONS = {
         "the paper leaves details of the method open, or its code differs from its text"
     ),
     DATA_SUBSET: "rows of the official data set are missing here",
+    FEWER_ORDERS: "a range over fewer orders than the paper's, which can only be smaller",
     OTHER_DATA: "made on other data than the paper's",
     OOD_SET_UNSTATED: "needs a set that is not part of the stream",
     SPLIT_UNSTATED: "the paper does not say which rows it tests on",
@@ -106,8 +108,8 @@ def stand_in_data(entry: CellEntry) -> str:
 class PaperFigure:
     """A figure of a paper: the recipes to run, its numbers, and its drawing.
 
-    `rows` describes each recipe by the keys with which cells are chosen, so
-    that some can be run by themselves; it is empty for recipes that all others need.
+    `rows` describes each recipe by the keys with which cells are chosen, so that some can be run
+    by themselves. A recipe that several rows need stands there once for each.
     """
 
     name: str

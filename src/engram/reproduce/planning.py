@@ -32,7 +32,7 @@ from engram.reproduce.paper_table import (
     run_key,
     stand_in_data,
 )
-from engram.reproduce.result_tables import format_printed
+from engram.reproduce.result_tables import CORRECTION_COLUMNS, format_corrected, format_printed
 from engram.reproduce.verdicts import known_reasons
 from engram.streams.stream import Stream
 
@@ -167,15 +167,13 @@ def choose_rows(table: PaperTable, expression: str) -> tuple[PaperFigure, ...]:
         for figure in table.figures
         for recipe, row in zip(figure.recipes, figure.rows, strict=bool(figure.rows))
     ]
-    named = [cell for _, _, cell in rows if cell.key]
-    if not named:
+    if not rows:
         raise BadArgument(f"cells: {table.name} is drawn as a whole and has no rows to choose from")
-    chosen = {id(cell) for cell in choose_cells(named, expression)}
+    chosen = {id(cell) for cell in choose_cells([cell for _, _, cell in rows], expression)}
     found = []
     for figure in table.figures:
-        own = [(recipe, cell) for owner, recipe, cell in rows if owner is figure]
-        if any(id(cell) in chosen for _, cell in own):  # with the recipes that all rows need
-            kept = [recipe for recipe, cell in own if not cell.key or id(cell) in chosen]
+        kept = [made for owner, made, cell in rows if owner is figure and id(cell) in chosen]
+        if kept:
             found.append(replace(figure, recipes=tuple(kept), rows=()))
     return tuple(found)
 
@@ -418,7 +416,9 @@ def estimate_seconds(costs: Sequence[CostEstimate], processes: int, device: Any)
 # Preview of a plan.
 
 
-COLUMNS = ("cell", "stage", "metric", "paper", "can be made", "reason")
+COLUMNS = (
+    "cell", "stage", "metric", "printed", *CORRECTION_COLUMNS, "can be made", "reason",
+)  # fmt: skip
 
 
 def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
@@ -428,13 +428,14 @@ def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
     --------
     >>> from engram.reproduce import find_table, plan
     >>> rows = preview_cells(plan(find_table("rwalk/2"), cells="method=GEM", measure=False))
-    >>> rows[0]["paper"], rows[0]["can be made"], rows[0]["reason"]
+    >>> rows[0]["printed"], rows[0]["can be made"], rows[0]["reason"]
     ('65.4', 'no', 'quoted by the paper from the authors of GEM')
     """
     return [
         {
             "cell": cell.name_on(stand_in_data(entry)), "stage": cell["stage"],
-            "metric": cell["metric"], "paper": format_printed(cell),
+            "metric": cell["metric"], "printed": format_printed(cell),
+            "corrected": format_corrected(cell), "correction": cell.correction,
             "can be made": "no" if entry.missing else "yes",
             "reason": entry.missing or "; ".join(known_reasons(cell, entry)),
         }
@@ -443,6 +444,9 @@ def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
 
 
 def preview_columns(rows: Sequence[dict[str, str]]) -> tuple[str, ...]:
-    """Choose the columns to show: the stage only if it distinguishes cells."""
+    """Choose the columns to show: the stage only if it distinguishes cells, corrections if any."""
     alike = len({(row["cell"], row["metric"]) for row in rows}) < len(rows)
-    return tuple(name for name in COLUMNS if name != "stage" or alike)
+    hidden = set() if alike else {"stage"}
+    if not any(row["correction"] for row in rows):
+        hidden.update(CORRECTION_COLUMNS)
+    return tuple(name for name in COLUMNS if name not in hidden)

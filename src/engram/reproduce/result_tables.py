@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    "paper", "table", "cell", "stage", "metric", "paper_value", "ours", "difference", "low", "high",
-    "verdict", "reason", "settings",
+    "paper", "table", "cell", "stage", "metric", "printed", "corrected", "correction", "ours",
+    "difference", "low", "high", "verdict", "reason", "settings",
 )  # fmt: skip
-SHOWN_COLUMNS = ("cell", "metric", "paper", "ours", "difference", "interval", "verdict", "reason")
+SHOWN_COLUMNS = ("cell", "metric", "printed", "ours", "difference", "interval", "verdict", "reason")
+CORRECTION_COLUMNS = ("corrected", "correction")
 FORMATS = ("table", "csv", "latex", "markdown")
 SHORT_NUMBER_FORMAT = "%.6g"  # for files that people read
 _LINE_COLUMNS = ["paper", "table", "cell", "metric", "settings", "stage"]
@@ -33,8 +34,10 @@ def to_frame(lines: Sequence[ReproductionLine]) -> pd.DataFrame:
     rows = [
         (
             line.cell.paper, line.cell.table, line.name, line.cell["stage"],
-            line.cell["metric"], line.cell.value, line.ours, line.difference, line.low, line.high,
-            line.verdict, line.reason, line.settings,
+            line.cell["metric"], line.cell.printed,
+            line.cell.corrected if line.cell.correction else math.nan, line.cell.correction,
+            line.ours, line.difference, line.low, line.high, line.verdict, line.reason,
+            line.settings,
         )
         for line in lines
     ]  # fmt: skip
@@ -42,8 +45,12 @@ def to_frame(lines: Sequence[ReproductionLine]) -> pd.DataFrame:
 
 
 def choose_columns(lines: Sequence[ReproductionLine]) -> tuple[str, ...]:
-    """Choose the columns to show: the stage if it distinguishes lines, settings if any."""
+    """Choose the columns to show: the stage if it distinguishes lines, corrections and settings
+    if any.
+    """
     found: tuple[str, ...] = SHOWN_COLUMNS
+    if any(line.cell.correction for line in lines):
+        found = (*found[:3], *CORRECTION_COLUMNS, *found[3:])
     if len({(line.name, line.cell["metric"], line.settings) for line in lines}) < len(lines):
         found = (found[0], "stage", *found[1:])
     return (*found, "settings") if any(line.settings for line in lines) else found
@@ -132,8 +139,22 @@ def format_printed(cell: Cell) -> str:
     >>> format_printed(Cell("cgl", "2", {"metric": "AOPD"}, 58.21, 0.7))
     '58.21 ± 0.7'
     """
-    spread = "" if math.isnan(cell.std) else f" ± {cell.std:g}"
-    return "-" if math.isnan(cell.value) else f"{cell.value:g}{spread}"
+    # beside a correction the deviation is that of the number which is judged
+    spread = "" if math.isnan(cell.std) or cell.correction else f" ± {cell.std:g}"
+    return "-" if math.isnan(cell.printed) else f"{cell.printed:g}{spread}"
+
+
+def format_corrected(cell: Cell) -> str:
+    """Format the corrected number; "" for a cell taken as printed.
+
+    Examples
+    --------
+    >>> key = {"metric": "CF"}
+    >>> correction = {"correction": "column 3", "printed": 0.09, "corrected": 0.32 / 3}
+    >>> format_corrected(Cell("confer", "28", key, 0.32 / 3, **correction))
+    '0.107'
+    """
+    return f"{cell.corrected:.3g}" if cell.correction else ""
 
 
 def format_line(line: ReproductionLine) -> dict[str, str]:
@@ -143,7 +164,8 @@ def format_line(line: ReproductionLine) -> dict[str, str]:
     gap = known and not math.isnan(line.cell.value)
     return {
         "cell": line.name, "stage": line.cell["stage"], "metric": line.cell["metric"],
-        "paper": format_printed(line.cell),
+        "printed": format_printed(line.cell),
+        "corrected": format_corrected(line.cell), "correction": line.cell.correction,
         "ours": f"{_format_number(line, line.ours)}{_own_spread(line)}" if known else "-",
         "difference": _format_number(line, line.difference, "+") if gap else "",
         "interval": " .. ".join(_format_number(line, end) for end in ends),
@@ -161,8 +183,8 @@ def render_lines(lines: Sequence[ReproductionLine], form: str) -> str:
     >>> cell = Cell("rwalk", "1", {"method": "EWC", "metric": "F"}, 0.08)
     >>> line = ReproductionLine(cell, np.array([0.1]), float("nan"), float("nan"), "agrees", "")
     >>> print(render_lines([line], "csv"))
-    paper,table,cell,stage,metric,paper_value,ours,difference,low,high,verdict,reason,settings
-    rwalk,1,EWC,,F,0.08,0.1,0.02,,,agrees,,
+    paper,table,cell,stage,metric,printed,corrected,correction,ours,difference,low,high,verdict,...
+    rwalk,1,EWC,,F,0.08,,,0.1,0.02,,,agrees,,
     """
     check_choice("format", form, FORMATS[1:])
     if form == "csv":

@@ -107,6 +107,20 @@ def paper_cells(paper: str, name: str) -> tuple[Cell, ...]:
     return _load_paper(paper).cells(name)
 
 
+def untrained_tables(paper: str) -> dict[str, str]:
+    """Map the tables of a paper for which nothing is trained to what they hold.
+
+    Examples
+    --------
+    >>> untrained_tables("cgl")
+    {'1': 'data counts', '4': 'constants', '5': 'constants'}
+    """
+    found = _load_paper(paper)
+    return dict.fromkeys(found.counted, "data counts") | dict.fromkeys(
+        found.without_data, "constants"
+    )
+
+
 def paper_folders(paper: str) -> Mapping[str, str]:
     """Map tables, figures and groups to the run directory they share with others."""
     return _load_paper(paper).folders

@@ -10,16 +10,21 @@ import numpy as np
 from engram.metrics.statistics import std
 from engram.reproduce.cells import Cell
 from engram.reproduce.paper_table import (
+    DATA_SUBSET,
     DOUBTFUL_CELL,
     DOUBTFUL_ORDER,
+    FEWER_ORDERS,
     OTHER_DATA,
     CellEntry,
     Floats,
 )
 
-AGREES, DIFFERS, NOT_RUN, NOT_COMPARABLE = "agrees", "differs", "not run", "not comparable"
+AGREES, DIFFERS, UNDECIDED = "agrees", "differs", "undecided"
+NOT_COMPARABLE, NOT_RUN = "not comparable", "not run"
+# With these nothing follows from a number that is near, nor from one that is not.
+NO_COMPARISON = (OTHER_DATA, DATA_SUBSET, FEWER_ORDERS)
 ILLEGIBLE = "printed value not legible"
-WIDE_INTERVAL = "wide interval"  # agrees only because our repetitions vary much
+WIDE_INTERVAL = "wide interval"  # our repetitions vary too much to tell
 LEVEL = 0.95
 ENOUGH_REPETITIONS = 3  # repetitions needed for an interval
 
@@ -93,11 +98,15 @@ def _bounds(values: Floats) -> tuple[float, float]:
     return t_interval(values) if len(values) >= ENOUGH_REPETITIONS else (math.nan, math.nan)
 
 
-def allowed_difference(cell: Cell, tolerance: float, values: Floats) -> float:
-    """Return the largest difference in agreement: tolerance, half the interval, paper's spread."""
-    low, high = _bounds(values)
+def allowed_difference(cell: Cell, tolerance: float, values: Floats | None = None) -> float:
+    """Return the largest difference that is not one: tolerance, half the interval, paper's spread.
+
+    Without values, the interval is left out: what lies between is undecided.
+    """
+    low, high = (math.nan, math.nan) if values is None else _bounds(values)
     candidates = (tolerance, (high - low) / 2, cell.std)
-    return max(c for c in candidates if not math.isnan(c))
+    # in binary, 99.3 - 96.3 is slightly above 3
+    return max(c for c in candidates if not math.isnan(c)) + 1e-9
 
 
 def _list_doubts(cell: Cell) -> list[str]:
@@ -135,7 +144,7 @@ def judge_cell(cell: Cell, entry: CellEntry, values: Floats) -> ReproductionLine
     ...     cell, CellEntry(), np.array([0.02, 0.05, 0.17])
     ... )  # 0.08, from -0.12 to 0.28
     >>> loose.verdict, loose.reason
-    ('agrees', 'wide interval')
+    ('undecided', 'wide interval')
     """
     known = values[~np.isnan(values)]
     low, high = _bounds(known)
@@ -147,14 +156,15 @@ def judge_cell(cell: Cell, entry: CellEntry, values: Floats) -> ReproductionLine
     reasons = [*known_reasons(cell, entry)]
     if len(known) < len(values):
         reasons.append(f"{len(known)} of {len(values)} runs")
-    if OTHER_DATA in entry.reasons:
-        return ReproductionLine(*line, NOT_COMPARABLE, "; ".join(reasons))
-    if math.isnan(cell.value):
+    if math.isnan(cell.value) or any(one in entry.reasons for one in NO_COMPARISON):
         return ReproductionLine(*line, NOT_COMPARABLE, "; ".join(reasons))
     gap = abs(float(known.mean()) - cell.value)
-    # in binary, 99.3 - 96.3 is slightly above 3
-    agrees = gap <= allowed_difference(cell, entry.tolerance, known) + 1e-9
-    if agrees and gap > allowed_difference(cell, entry.tolerance, known[:1]) + 1e-9:
+    if gap <= allowed_difference(cell, entry.tolerance):
+        verdict = AGREES
+    elif gap <= allowed_difference(cell, entry.tolerance, known):
+        verdict = UNDECIDED
         reasons.append(WIDE_INTERVAL)
-    reason = "; ".join(reasons) or ("" if agrees else "unexplained")
-    return ReproductionLine(*line, AGREES if agrees else DIFFERS, reason)
+    else:
+        verdict = DIFFERS
+        reasons = reasons or ["unexplained"]
+    return ReproductionLine(*line, verdict, "; ".join(reasons))

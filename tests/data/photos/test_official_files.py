@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import pickle
+import shutil
 import struct
 import tarfile
 import tracemalloc
@@ -153,6 +154,48 @@ def test_cifar_batches(tmp_path, name, as_archive, protocol):
     found = {one.name: one.available for one in datasets(tmp_path)}
     assert found[name]
     assert not found["mnist"]
+
+
+@pytest.mark.parametrize("as_archive", [True, False])
+def test_the_binary_form_of_cifar_100_is_the_same_data(tmp_path, as_archive):
+    folder, _, files = cifar_batches("cifar100")
+    (tmp_path / "python" / folder).mkdir(parents=True)
+    for file, content in files.items():
+        (tmp_path / "python" / folder / file).write_bytes(pickle.dumps(content))
+    contents = {
+        f"{part}.bin": b"".join(
+            bytes([coarse, fine]) + row.tobytes()
+            for coarse, fine, row in zip(
+                files[part][b"coarse_labels"], files[part][b"fine_labels"], files[part][b"data"],
+                strict=True,
+            )
+        )
+        for part in ("train", "test")
+    }  # fmt: skip
+    for kind in ("fine", "coarse"):
+        names = files["meta"][f"{kind}_label_names".encode()]
+        contents[f"{kind}_label_names.txt"] = b"\n".join(names) + b"\n"
+    place = tmp_path / "cifar-100-binary"
+    place.mkdir()
+    for file, content in contents.items():
+        (place / file).write_bytes(content)
+    if as_archive:
+        with tarfile.open(tmp_path / "cifar-100-binary.tar.gz", "w:gz") as tar:
+            tar.add(place, "cifar-100-binary")
+        shutil.rmtree(place)
+    known = load("cifar100", root=tmp_path / "python", verify=False)
+    data = load("cifar100", root=tmp_path, verify=False)
+    assert data.fingerprint() == known.fingerprint()
+    assert data.classes == known.classes
+    assert torch.equal(data.attributes["coarse"], known.attributes["coarse"])
+    assert data.attribute_names == known.attribute_names
+    if as_archive:
+        with pytest.raises(ValueError, match="MD5"):
+            load("cifar100", root=tmp_path)
+    else:
+        (place / "test.bin").write_bytes(contents["test.bin"][:-1])
+        with pytest.raises(ValueError, match=r"test\.bin: expected rows of 3074 bytes"):
+            load("cifar100", root=tmp_path, verify=False)
 
 
 class Hostile:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from engram.data.skeletons.skeleton_data import (
     Sequences,
     adjacency,
     bones,
+    build_skeleton_data,
     count_bones_between,
     normalise,
     repair_sequences,
@@ -522,3 +524,32 @@ def test_graphs_there_and_back(monkeypatch):
     graphs[1].x = graphs[1].x[:5]
     with pytest.raises(ValueError, match=r"graphs\[1\]: expected 20 nodes"):
         from_geometric(graphs)
+
+
+def test_copies_stay_in_one_part():
+    """Of 40 rows, 24 are pairs; with as many rows in each part as without copies."""
+    label, copies = torch.arange(40) % 2, torch.arange(40)
+    copies[20:32] = copies[:12]  # 20 is even: a copy has the class of its partner
+    drawn, together = (split_within_classes(label, 3, c) for c in (None, copies))
+    assert {k: len(v) for k, v in together.items()} == {k: len(v) for k, v in drawn.items()}
+    parts = [{int(copies[i]) for i in rows} for rows in together.values()]
+    assert not any(a & b for a, b in combinations(parts, 2))
+    torn = [{int(copies[i]) for i in rows} for rows in drawn.values()]
+    assert any(a & b for a, b in combinations(torn, 2))
+    alone = split_within_classes(label, 3, torch.arange(40))
+    assert all(torch.equal(alone[part], drawn[part]) for part in drawn)
+
+
+def test_equal_sequences_are_found(tmp_path):
+    rng = np.random.default_rng(0)
+    joints = [rng.normal(size=(4, 20, 3)).astype(np.float32) for _ in range(20)]
+    every = Sequences(
+        joints=[*joints, *joints], label=np.zeros(40, np.int64), names=[str(i) for i in range(40)],
+        classes=("one",),
+    )  # fmt: skip
+    data = build_skeleton_data(every, name="made", frames=None, held="together")
+    parts = [{i % 20 for i in rows.tolist()} for rows in (data.train, data.valid, data.test)]
+    assert [len(one) for one in parts] == [16, 2, 2]
+    assert not any(a & b for a, b in combinations(parts, 2))
+    with pytest.raises(ValueError, match="held: expected 'drawn', the official split"):
+        build_skeleton_data(every, name="made", frames=None, held="together", split="official")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,15 @@ from engram.experiments import make_plans
 from engram.metrics.detection import auroc
 from engram.models import build as build_model
 from engram.records import read
-from engram.reproduce import choose_cells, default_out, find_table, plan, read_cells, reproduce
+from engram.reproduce import (
+    choose_cells,
+    default_out,
+    find_table,
+    measures,
+    plan,
+    read_cells,
+    reproduce,
+)
 from engram.reproduce.paper_table import OOD_SET_UNSTATED
 from engram.reproduce.papers import cnd_paper
 from engram.reproduce.papers.cnd_paper import (
@@ -28,6 +37,7 @@ from engram.reproduce.papers.cnd_paper import (
 )
 from engram.reproduce.papers.paper_base import assign_settings
 from engram.reproduce.reproduction import select_by_recipe
+from tests.refusals import refuses
 
 QUICK = ("seeds=2", "epochs=1", "tiny.options.per_class=20", "features=60", "few=90",
          "detectors={Softmax: {}, ODIN: {}, B1: {}, B2: {}}",
@@ -203,6 +213,23 @@ def test_other_tables_train_nothing(made):
     for line in again.lines:
         assert line.ours == pytest.approx(100 * means[names[line.cell["metric"]]])
         assert len(line.values) == 2
+
+
+def test_the_first_stage_counts_as_0_in_means_of_what_is_forgotten(monkeypatch):
+    """As in the released code; elsewhere a stage without a number is left out."""
+    names = ("inside_forgotten_detection_error", "forgotten_outside_detection_error")
+    numbers = [math.nan, math.nan, *[0.3] * 8]  # one later stage has none either
+    found = {("softmax", stage): dict.fromkeys(names, x) for stage, x in enumerate(numbers)}
+    monkeypatch.setattr(measures, "detector_comparisons", lambda result, made: {0: found})
+    for way, shares in (("zero", (24 / 9, 21 / 8)), ("left_out", (3.0, 3.0))):
+        table = find_table("cnd/3", assignments=[f"first_stage={way}"])
+        cells = choose_cells(table.cells, "method=FineTune,nd_method=Softmax,metric=F/*")
+        ours = {cell["metric"]: table.entry(cell).measure(None).tolist() for cell in cells}
+        assert ours == {
+            "F/IN": pytest.approx([10 * shares[0]]), "F/Out": pytest.approx([10 * shares[1]]),
+        }  # fmt: skip
+    with refuses("first_stage"):
+        find_table("cnd/3", assignments=["first_stage=one"])
 
 
 @pytest.fixture(scope="module")

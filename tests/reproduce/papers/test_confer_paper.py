@@ -10,12 +10,13 @@ from engram.reproduce import (
     choose_cells,
     default_out,
     find_table,
+    judge_cell,
     plan,
     read_cells,
     reproduce,
     table_names,
 )
-from engram.reproduce.paper_table import OTHER_DATA
+from engram.reproduce.paper_table import OTHER_DATA, CellEntry
 from engram.reproduce.papers import confer_paper
 from engram.reproduce.papers.confer_paper import (
     EMBEDDED,
@@ -26,6 +27,7 @@ from engram.reproduce.papers.confer_paper import (
     recipe,
 )
 from engram.reproduce.papers.paper_base import assign_settings
+from engram.reproduce.result_tables import choose_columns, format_line, to_frame
 from tests.refusals import refuses
 
 TASK, CLASS = "Task-IL", "Class-IL"
@@ -290,3 +292,54 @@ def test_fer_is_ready_to_run(engram_data):
 def test_bad_choices_are_named(assignment, complaint):
     with pytest.raises(BadArgument, match=complaint):
         find_table("confer/27", assignments=[assignment])
+
+
+def test_printed_and_corrected_numbers_are_two():
+    """.09, .16 and .04 are printed in columns 2 to 4, and belong to stages 3, 4 and 2."""
+
+    def row(**options):
+        return [c for c in read_cells("confer", "28", **options) if c["method"] == "LB"][:3]
+
+    for cells, judged in (
+        (row(), [0.04, 0.045, 0.32 / 3]),
+        (row(as_printed=True), [0.09, 0.16, 0.04]),
+    ):
+        assert [c["stage"] for c in cells] == ["2", "3", "4"]
+        assert [c.printed for c in cells] == [0.09, 0.16, 0.04]
+        assert [c.corrected for c in cells] == pytest.approx([0.04, 0.045, 0.32 / 3])
+        assert [c.value for c in cells] == pytest.approx(judged)
+        assert [c.correction for c in cells] == [
+            "column 4", "column 2; divided by i - 1", "column 3; divided by i - 1",
+        ]  # fmt: skip
+    unlike = [c for c in read_cells("confer", "28") if abs(c.printed - c.corrected) > 1e-9]
+    assert len(unlike) == 67
+    (accuracy, *_) = read_cells("confer", "27")
+    assert (accuracy.correction, accuracy.printed) == ("", accuracy.value)
+
+
+def test_a_setting_says_which_one_is_judged():
+    found = {
+        judged: find_table("confer/28", assignments=[f"judged={judged}"])
+        for judged in ("printed", "corrected")
+    }
+    assert found["printed"].cells[0].value == 0.09
+    assert found["corrected"].cells[0].value == 0.04
+    assert found["printed"].settings == {"judged": "printed"}
+    assert [r.key for r in found["printed"].recipes] == [r.key for r in found["corrected"].recipes]
+    with refuses("judged"):
+        find_table("confer/28", assignments=["judged=nearest"])
+
+
+def test_lines_show_both_numbers():
+    cell = read_cells("confer", "28")[2]
+    line = judge_cell(cell, CellEntry(), np.array([0.1]))
+    shown = format_line(line)
+    assert (shown["printed"], shown["corrected"], shown["difference"]) == (
+        "0.04",
+        "0.107",
+        "-0.00667",
+    )
+    assert {"printed", "corrected", "correction"} <= set(choose_columns([line]))
+    plain = judge_cell(read_cells("confer", "27")[0], CellEntry(), np.array([0.7]))
+    assert "corrected" not in choose_columns([plain])
+    assert to_frame([plain])["corrected"].isna().all()

@@ -1,4 +1,6 @@
-"""CIFAR-10 and CIFAR-100 in the official python form, as archive or unpacked."""
+"""CIFAR-10 and CIFAR-100 in the official python form, CIFAR-100 in the binary form too, as archive
+or unpacked.
+"""
 
 from __future__ import annotations
 
@@ -34,40 +36,52 @@ class _Layout:
     label: bytes
     names: bytes
     sums: Mapping[str, str]
+    coarse: str = ""  # the file with the names of superclasses, in the binary form
 
     @property
     def files(self) -> tuple[str, ...]:
-        return (*self.train, self.test, self.meta)
+        return (*self.train, self.test, self.meta, *([self.coarse] if self.coarse else []))
 
 
-LAYOUTS = {
-    "cifar10": _Layout(
+LAYOUTS = (
+    _Layout(
         "cifar10", "cifar-10-python.tar.gz", "cifar-10-batches-py",
         tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta",
         b"labels", b"label_names", checksums.CIFAR10,
     ),
-    "cifar100": _Layout(
+    _Layout(
         "cifar100", "cifar-100-python.tar.gz", "cifar-100-python",
         ("train",), "test", "meta", b"fine_labels", b"fine_label_names", checksums.CIFAR100,
     ),
-}  # fmt: skip
+    _Layout(
+        "cifar100", "cifar-100-binary.tar.gz", "cifar-100-binary",
+        ("train.bin",), "test.bin", "fine_label_names.txt", b"fine_labels", b"fine_label_names",
+        checksums.CIFAR100, coarse="coarse_label_names.txt",
+    ),
+)  # fmt: skip
 
 
 def find_cifar(path: Path) -> str | None:
     """Which CIFAR lies in a folder or an archive (judged by its name), None for neither."""
-    for name, layout in LAYOUTS.items():
+    found = _find_layout(path)
+    return None if found is None else found.name
+
+
+def _find_layout(path: Path) -> _Layout | None:
+    for layout in LAYOUTS:
         if has_files(path, *layout.files) or (path.is_file() and path.name == layout.archive):
-            return name
+            return layout
     return None
 
 
 def load_cifar(path: Path, *, name: str | None = None, verify: bool = True) -> Data:
     """CIFAR from the official archive or the folder inside it; superclasses become attributes."""
-    name = name or find_cifar(path)
-    if name not in LAYOUTS:
-        wanted = " or ".join(f"{one.archive}, {one.folder}/" for one in LAYOUTS.values())
+    layout = _find_layout(path)
+    if layout is None or name not in (None, layout.name):  # an archive may have another name
+        layout = next((one for one in LAYOUTS if one.name == name), None)
+    if layout is None:
+        wanted = " or ".join(f"{one.archive}, {one.folder}/" for one in LAYOUTS)
         raise bad("path", wanted, str(path))
-    layout = LAYOUTS[name]
     contents = _contents(path, layout)
     if verify:
         if path.is_file():
@@ -75,11 +89,34 @@ def load_cifar(path: Path, *, name: str | None = None, verify: bool = True) -> D
         else:
             for file, content in contents.items():
                 checksums.check_md5(file, content, layout.sums, str(path / file))
+    if layout.coarse:
+        return _assemble(path, layout, _read_binary(path, layout, contents))
     batches = {file: read_pickle(content, f"{path}: {file}") for file, content in contents.items()}
     for file in layout.files:
         if not isinstance(batches[file], dict):
             raise bad(f"{path}: {file}", "a dict", type(batches[file]).__name__)
     return _assemble(path, layout, batches)
+
+
+def _read_binary(
+    path: Path, layout: _Layout, contents: Mapping[str, bytes]
+) -> dict[str, dict[bytes, Any]]:
+    """The batches as of the python form: a row is a coarse label, a fine one and the pixels."""
+    found: dict[str, dict[bytes, Any]] = {}
+    for file in (*layout.train, layout.test):
+        if len(contents[file]) % (_PIXELS + 2):
+            expected = f"rows of {_PIXELS + 2} bytes"
+            raise bad(f"{path}: {file}", expected, f"{len(contents[file])} bytes")
+        rows = np.frombuffer(contents[file], np.uint8).reshape(-1, _PIXELS + 2)
+        found[file] = {
+            b"coarse_labels": rows[:, 0].tolist(), b"fine_labels": rows[:, 1].tolist(),
+            b"data": rows[:, 2:].copy(),
+        }  # fmt: skip
+    found[layout.meta] = {
+        b"fine_label_names": contents[layout.meta].split(),
+        b"coarse_label_names": contents[layout.coarse].split(),
+    }
+    return found
 
 
 def _contents(path: Path, layout: _Layout) -> dict[str, bytes]:

@@ -23,7 +23,7 @@ from engram.data.packed import NAME_KEYS, RESERVED
 from engram.errors import bad, check_choice, check_int, plural
 
 SPLITS = ("cil", "tuning", "official")
-HELD = ("drawn", "stored")
+HELD = ("drawn", "together", "stored")
 
 
 def build_skeleton_data(
@@ -58,12 +58,13 @@ def build_skeleton_data(
         ``cil``: 8:1:1 within each class; ``tuning``: the same, with the validation rows to test on
         and the test rows left out; ``official``: the source's.
     held
-        Which rows of a class are held out by the first two: ``drawn`` ones (`split_within_classes`)
+        Which rows of a class are held out by the first two: ``drawn`` ones
+        (`split_within_classes`), the same with equal sequences ``together`` in one part,
         or the last ``stored``, with the source's test part behind the rest (`split_as_stored`).
     """
     check_choice("split", split, SPLITS)
     check_choice("held", held, HELD)
-    if held == "stored" and split == "official":
+    if held != "drawn" and split == "official":
         raise bad("held", "'drawn', the official split holds out no share of a class", held)
     sequences, told = repair_sequences(sequences, repair, longest)
     fit = pad if padded else resample
@@ -79,7 +80,7 @@ def build_skeleton_data(
         rows = (
             split_as_stored(label, _official_test(sequences), seed)
             if held == "stored"
-            else split_within_classes(label, seed)
+            else split_within_classes(label, seed, _find_copies(x) if held == "together" else None)
         )
         if split == "tuning":
             rows["test"] = rows.pop("valid")
@@ -340,8 +341,13 @@ def _too_long(longest: int | None) -> tuple[_Damage, ...]:
 # Training, validation and test rows, class by class
 
 
-def split_within_classes(label: Tensor, seed: int = 0) -> dict[str, Tensor]:
+def split_within_classes(
+    label: Tensor, seed: int = 0, copies: Tensor | None = None
+) -> dict[str, Tensor]:
     """Rows of train, valid and test, 8:1:1 per class with floors; what is left over is unused.
+
+    Rows of a class with the same number in `copies` [N] stay in one part. A part may then lack a
+    row that has no place for its copies.
 
     Examples
     --------
@@ -352,10 +358,27 @@ def split_within_classes(label: Tensor, seed: int = 0) -> dict[str, Tensor]:
     chosen: dict[str, list[Tensor]] = {"train": [], "valid": [], "test": []}
     for mixed in _mixed_classes(label, seed):
         held, kept = len(mixed) // 10, len(mixed) * 8 // 10
-        chosen["test"].append(mixed[:held])
-        chosen["valid"].append(mixed[held : 2 * held])
-        chosen["train"].append(mixed[2 * held : 2 * held + kept])
+        groups: dict[int, list[int]] = {}
+        for row in mixed.tolist():
+            groups.setdefault(row if copies is None else int(copies[row]), []).append(row)
+        left = list(groups.values())
+        for part, size in (("test", held), ("valid", held), ("train", kept)):
+            rows: list[int] = []
+            rest: list[list[int]] = []
+            for group in left:
+                if len(rows) + len(group) <= size:
+                    rows += group
+                else:
+                    rest.append(group)
+            chosen[part].append(torch.tensor(rows, dtype=torch.long))
+            left = rest
     return _sorted_parts(chosen)
+
+
+def _find_copies(x: Array) -> Tensor:
+    """Number [N] of each sequence; those that are equal to the bit share one."""
+    numbers: dict[bytes, int] = {}
+    return torch.tensor([numbers.setdefault(one.tobytes(), len(numbers)) for one in x])
 
 
 def split_as_stored(label: Tensor, last: Tensor, seed: int = 0) -> dict[str, Tensor]:

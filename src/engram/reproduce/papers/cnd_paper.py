@@ -111,9 +111,12 @@ class CNDProtocol:
 PROTOCOLS = DATA.build_each(CNDProtocol, "protocols")
 
 
+FIRST_STAGES = ("zero", "left_out")
+
+
 @dataclass(frozen=True, kw_only=True)
 class CNDPreset(PaperPreset[CNDProtocol]):
-    """The choices of all rows; N1 to N18 are entries of the page about the protocol.
+    """The choices of all rows; N1 to N19 are entries of the page about the protocol.
 
     Parameters
     ----------
@@ -145,6 +148,9 @@ class CNDPreset(PaperPreset[CNDProtocol]):
         Test items whose features are stored whole after each stage, for figure 6.
     forgetting
         Definition behind Forg. of table 1.
+    first_stage
+        F/IN and F/Out of table 3 are means over stages, at the first of which nothing is forgotten:
+        ``zero`` counts it as 0, as the released code does, ``left_out`` does not count it (N19).
     """
 
     parts: ClassVar = {"tiny": TINY, "eight": EIGHT}
@@ -179,6 +185,7 @@ class CNDPreset(PaperPreset[CNDProtocol]):
     tuned: Mapping[str, Any] = default_options(**DATA["tuned"])
     features: int = 500
     forgetting: str = "diagonal"
+    first_stage: str = "zero"
     keep: str = "labels"
 
     def __post_init__(self) -> None:
@@ -188,6 +195,7 @@ class CNDPreset(PaperPreset[CNDProtocol]):
         check_float("weight_decay", self.weight_decay)
         check_choices(self, ("task", "class", "per_class"), "memory")
         check_choices(self, DEFINITIONS, "forgetting")
+        check_choices(self, FIRST_STAGES, "first_stage")
 
     def stages(self, dataset: str) -> int:
         """How many stages a sequence has."""
@@ -368,7 +376,11 @@ def _measure(preset: CNDPreset, cell: Cell, row: CNDRow, made: Recipe) -> Measur
     if metric == "Forg":
         return measures.metric("forgetting", made, definition=preset.forgetting, **common)
     stages = int(cell["stage"]) - 1 if cell["stage"] else range(last + (metric == "F/IN"))
-    return detection_metric(made, cell["nd_method"].lower(), DATA["metrics"][metric], stages)
+    # table 3: nothing is forgotten at the first stage
+    zeros = (0,) if metric in ("F/IN", "F/Out") and preset.first_stage == "zero" else ()
+    return detection_metric(
+        made, cell["nd_method"].lower(), DATA["metrics"][metric], stages, zeros=zeros
+    )
 
 
 def _reasons(preset: CNDPreset, cell: Cell) -> tuple[str, ...]:

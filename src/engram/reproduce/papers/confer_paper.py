@@ -52,6 +52,7 @@ STREAM_KINDS = {TASK: "task_incremental", CLASS: "class_incremental"}
 DATA = PaperData("confer")
 ROWS: Mapping[str, Mapping[str, str]] = DATA["rows"]
 LATENT = ("LR", "LGR", "LGR+D")  # rows that are trained above a root
+READINGS = ("corrected", "printed")
 DROPS = ("re-pair", "in_place")
 # until classes are as large as the largest
 COPY_OPTIONS = {"flip": 0.5, "rotate": 0.5, "degrees": 30.0}
@@ -130,6 +131,8 @@ class ConFERPreset(PaperPreset[ConFERProtocol]):
     memory_bytes
         Where it is not 0, memories hold as many images (NR, A-GEM) or latents (LR) as fit into so
         many bytes, for a comparison at equal cost: the generator of LGR has 884,800.
+    judged
+        By which number ours is judged where forgetting is corrected: ``corrected`` or ``printed``.
     blur
         The share of each class's training rows that turns up in other steps than its own, in
         Class-IL; Task-IL has none. 0 has sharp borders, as in the paper.
@@ -179,6 +182,7 @@ class ConFERPreset(PaperPreset[ConFERProtocol]):
     lr_items: int = 1000
     memory_bytes: int = 0
     blur: float = 0.0
+    judged: str = "corrected"
     keep: str = "labels"
 
     def __post_init__(self) -> None:
@@ -191,6 +195,11 @@ class ConFERPreset(PaperPreset[ConFERProtocol]):
         check_choices(self, ("auto", *SCOPES), "scope")
         check_choices(self, DROPS, "drop")
         check_choices(self, DEFINITIONS, "forgetting")
+        check_choices(self, READINGS, "judged")
+
+    @property
+    def as_printed(self) -> bool:
+        return self.judged == "printed"
 
 
 PAPER = ConFERPreset()

@@ -36,22 +36,19 @@ def make_figure(
     records: Callable[[Result, KeyT, Sequence[Recipe]], Records],
     columns: Sequence[str],
     draw: Callable[[pd.DataFrame], Any],
-    needed: Sequence[Recipe] = (),
 ) -> PaperFigure:
     """A figure of some rows: what one row adds to the table of numbers, and how that is drawn.
 
     Parameters
     ----------
     rows
-        A key of each row to its recipes.
+        A key of each row to its recipes, which several rows may share.
     names
         From a key to the names by which the row is chosen.
     records
         From all runs, a key and its recipes to lines of the table.
     columns
         Those of the table, there even if nothing else is.
-    needed
-        Recipes that all rows need.
     """
 
     def data(result: Result) -> pd.DataFrame:
@@ -60,9 +57,8 @@ def make_figure(
 
     return PaperFigure(
         name=name, title=title, data=data, draw=draw,
-        recipes=(*(one for recipes in rows.values() for one in recipes), *needed),
-        rows=(*(names(key) for key, recipes in rows.items() for _ in recipes),
-              *({} for _ in needed)),
+        recipes=tuple(one for recipes in rows.values() for one in recipes),
+        rows=tuple(names(key) for key, recipes in rows.items() for _ in recipes),
     )  # fmt: skip
 
 

@@ -698,6 +698,7 @@ def draw_histogram(data: pd.DataFrame) -> Any:
 
 TABLES = Paper(
     name="iirc", titles=DATA["titles"], paper=PAPER, embedded=EMBEDDED,
+    counted=("3.1", "3.2", "3.3"),
     tables={
         "3.1": lambda preset: partial(count_entry, preset),
         "3.2": lambda preset: partial(count_entry, preset),

@@ -99,6 +99,11 @@ class PaperPreset(Generic[DataT]):
     parts: ClassVar[Mapping[str, str]]
     official: ClassVar[Mapping[str, str]]
 
+    @property
+    def as_printed(self) -> bool:
+        """Whether ours is judged by the printed number where a table is corrected."""
+        return False
+
     def protocol(self, dataset: str) -> DataT:
         """How a data set is learnt, by its name in the paper."""
         found: dict[str, DataT | None] = {n: getattr(self, f) for f, n in self.parts.items()}
@@ -159,6 +164,8 @@ class Paper(Generic[PresetT]):
     notes
         What is to be said about a table, from its name, preset and whether it is embedded; may
         refuse what cannot be made.
+    counted
+        Tables of numbers of the data itself, for which nothing is trained.
     without_data
         Tables that need no data, and so no embedded stand-in.
     kept_cells
@@ -180,6 +187,7 @@ class Paper(Generic[PresetT]):
     tables: Mapping[str, Callable[[PresetT], EntryMaker]]
     figures: Callable[[str, PresetT], tuple[PaperFigure, ...]]
     notes: Callable[[str, PresetT, bool], tuple[str, ...]] = _no_notes
+    counted: tuple[str, ...] = ()
     without_data: tuple[str, ...] = ()
     kept_cells: tuple[str, ...] = ()
     with_figures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -187,10 +195,12 @@ class Paper(Generic[PresetT]):
     folders: Mapping[str, str] = field(default_factory=dict)
     rank: Callable[[PresetT], Callable[[Recipe], int]] = _rank_equally
 
-    def cells(self, name: str) -> tuple[Cell, ...]:
+    def cells(self, name: str, *, as_printed: bool = False) -> tuple[Cell, ...]:
         """The printed cells of a table or group; none of a figure."""
         tables = (one for one in self.groups.get(name, (name,)) if one in self.tables)
-        return tuple(cell for table in tables for cell in read_cells(self.name, table))
+        return tuple(
+            cell for table in tables for cell in read_cells(self.name, table, as_printed=as_printed)
+        )
 
     def build(
         self, name: str, *, embedded: bool = False, assignments: Sequence[str] = (),
@@ -213,7 +223,7 @@ class Paper(Generic[PresetT]):
         tables = [one for one in every if one in self.tables]
         drawn = [one for one in every if one not in self.tables]
         drawn += self.with_figures.get(name, ())
-        cells = self.cells(name)
+        cells = self.cells(name, as_printed=preset.as_printed)
         if name not in self.kept_cells:
             cells = tuple(cell for cell in cells if cell["dataset"] not in preset.absent)
         makers = {table: self.tables[table](preset) for table in tables}

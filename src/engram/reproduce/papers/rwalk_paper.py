@@ -552,12 +552,16 @@ def _task_level_figure(preset: RWalkPreset, name: str, dataset: str) -> PaperFig
 def _plane_figure(preset: RWalkPreset) -> PaperFigure:
     """Figure 3: forgetting against intransigence."""
     sets = list_data_sets(preset)
-    rows = {row: made for one in sets for row, made in _panel_rows(preset, one, SINGLE).items()}
-    joint = {dataset: joint_recipe(preset, dataset, SINGLE) for dataset in sets}
+    rows = {
+        row: (*made, joint_recipe(preset, one, SINGLE))
+        for one in sets
+        for row, made in _panel_rows(preset, one, SINGLE).items()
+    }
 
     def points(result: Result, row: FigureRow, made: Sequence[Recipe]) -> Records:
-        lost = measures.metric("forgetting", made, head="single")(result)
-        stiff = measures.intransigence(made[0], joint[row.dataset], head="single")(result)
+        own, joint = made
+        lost = measures.metric("forgetting", own, head="single")(result)
+        stiff = measures.intransigence(own, joint, head="single")(result)
         both = ~np.isnan(lost) & ~np.isnan(stiff)
         found = mean_records({}, lost[both], value="forgetting")
         if not found:
@@ -573,7 +577,7 @@ def _plane_figure(preset: RWalkPreset) -> PaperFigure:
         return [ours, *([{**names, "source": "paper", **printed}] if printed else [])]
 
     return make_figure(
-        "fig3", "Forgetting against intransigence, single-head", rows, needed=tuple(joint.values()),
+        "fig3", "Forgetting against intransigence, single-head", rows,
         names=lambda row: row.names, records=points, draw=draw_plane,
         columns=("dataset", "method", "source", "forgetting", "forgetting_std", "intransigence",
                  "intransigence_std"),
