@@ -313,11 +313,11 @@ class _Recorded:
         """Check that a memory never held more than its budget, and reads what is declared."""
         frame = self.result.select(recipe=run.recipe, seed=run.seed, order=run.order).frame()
         held = frame[(frame["metric"] == "memory_items") & (frame["step"] == -1)]["value"]
-        most = 0
+        most = None  # a method of the user's own may keep exemplars without a budget
         if isinstance(method.memory, Memory):
             sizes, groups = stream.train_sizes, int(stream.visible.sum())
-            most = method.memory.capacity(groups=groups, sizes=sizes) or 0
-        if len(held) and held.max() > most:
+            most = method.memory.capacity(groups=groups, sizes=sizes)
+        if len(held) and most is not None and held.max() > most:
             text = f"{held.max():g} items in memory, of which its method may keep {most}"
             self.checks.find("ledger", run_id(*run), text)
         for document in self.result.ledger:
