@@ -11,8 +11,7 @@ from typing import Any
 
 from benchmarks.kills.journal import ASKED, BEGUN, STEP, WRITTEN, Journal, Noting
 from benchmarks.kills.work import Work
-from engram.engine.trainers.lockstep import LockstepTrainer
-from engram.engine.trainers.single import SingleTrainer
+from engram.engine.trainers.step import TrainingStep
 from engram.experiments.checkpointing import StepSaver
 
 
@@ -33,8 +32,7 @@ def train(work: Work, out: str, journal: str, options: dict[str, str], env: dict
     os.environ.update(env)
     torch.set_num_threads(1)
     notes = Journal(Path(journal))
-    for trainer in (SingleTrainer, LockstepTrainer):
-        trainer._step = _then(trainer._step, lambda: notes.note(STEP))  # type: ignore[method-assign]
+    TrainingStep._count = _then(TrainingStep._count, lambda: notes.note(STEP))  # type: ignore[method-assign]
     StepSaver.save = _then(StepSaver.save, lambda: notes.note(WRITTEN))  # type: ignore[method-assign]
     StepSaver.due = _then(StepSaver.due, lambda: notes.note(ASKED))  # type: ignore[method-assign]
     notes.note(BEGUN)

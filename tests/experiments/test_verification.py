@@ -83,6 +83,18 @@ def test_values_are_held_against_predictions_by_whoever_forges_all_checksums(cop
     assert "predictions give other numbers: accuracy" in found.findings[0].what
 
 
+def test_other_labels_are_no_findings(tmp_path):
+    """Those that tables make shorter, and one that was given to finished runs."""
+    stream = engram.class_incremental(engram.load("blobs"), classes_per_task=5)
+    methods = ["EWC", engram.methods.ER(memory=engram.Memory(per_class=2))]
+    given = {"epochs": 1, "out": tmp_path, "device": "cpu"}
+    result = engram.run(stream, method=methods, **given)
+    assert result.labels == ["EWC", "ER"]
+    assert engram.verify(tmp_path).ok
+    assert engram.run(stream, method=methods[1], label="Replay", **given).labels == ["Replay"]
+    assert engram.verify(tmp_path).ok
+
+
 def test_without_the_data_what_depends_on_it_is_named(tmp_path):
     data = engram.load("blobs")
     own = engram.Data.from_arrays(data.x.numpy(), data.y[:, 0].numpy())

@@ -377,7 +377,7 @@ class RecordChecks:
 
 def _rows_by_run(result: Result) -> dict[RunKey, pd.DataFrame]:
     """Return the rows of each run at the ends of stages."""
-    whole = result.frame()
+    whole = result.recorded_frame()  # with the labels as they were written
     ended = whole[whole["step"] == -1]
     groups = ended.groupby(["recipe", "seed", "order"], observed=True, sort=False)
     found: dict[RunKey, Any] = {}
