@@ -11,7 +11,7 @@ import engram
 from engram.methods import ER, Finetune, LwF
 
 KEY = ["recipe", "label", "seed", "order", "stage"]
-ASKED = ["ER", "Finetune", "LwF", "LwF strength=2"]
+ASKED = ["ER", "Finetune", "LwF (strength 1)", "LwF (strength 2)"]
 
 
 def asked() -> list[engram.Method]:

@@ -46,7 +46,7 @@ def test_a_lone_method_is_called_by_its_name():
         ({"training": {"lr": 0.01}}, {"training": {"lr": 0.1}}, ["ER (lr 0.01)", "ER (lr 0.1)"]),
         ({"memory": {"policy": "herding"}}, {"memory": {"policy": "random"}},
          ["ER (herding)", "ER (random)"]),
-        ({"weights": "/home/me/secret/w.pt"}, {"weights": "/data/v.pt"},
+        ({"weights": "/disk/me/secret/w.pt"}, {"weights": "/data/v.pt"},
          ["ER (weights w.pt)", "ER (weights v.pt)"]),
         ({}, {}, ["ER (1)", "ER (2)"]),  # of other code, say
     ],
@@ -65,7 +65,7 @@ def test_given_labels_stay_and_automatic_ones_do_not():
 
 
 def test_a_method_has_one_name_on_every_stream():
-    found = result_of(a=recipe(), b=recipe(data="/home/me/birds.npz"), c=recipe("EWC"))
+    found = result_of(a=recipe(), b=recipe(data="/disk/me/birds.npz"), c=recipe("EWC"))
     assert found.labels == ["ER [digits]", "ER [birds.npz]", "EWC"]
     assert found.run_methods == ["ER", "ER", "EWC"]
     assert found.streams == ["digits", "birds.npz"]

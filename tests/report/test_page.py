@@ -169,7 +169,7 @@ def test_forgetting_of_every_definition_is_on_the_page(tmp_path, frame_of):
 
 
 def test_reproduction_tables(tmp_path, frame_of):
-    row = ["rwalk", "1", "EWC, MNIST", "", "A", 0.558, 0.5612, 0.0032, 0.55, 0.57]
+    row = ["rwalk", "1", "EWC, MNIST", "", "A", 0.558, float("nan"), "", 0.5612, 0.0032, 0.55, 0.57]
     row += ["within", "<none>", ""]
     table = pd.DataFrame([row], columns=list(REPRODUCTION_COLUMNS))
     parsed = outline(build(ReportInput(frame_of(), reproductions=[table]), tmp_path / "r.html"))

@@ -180,7 +180,7 @@ def test_ledger_is_summed_over_stages_and_runs_once():
     assert sum_ledger_entries({"who": {"knows": 3}}, {}) == [("", "who / knows", "3", 3.0)]
 
 
-def two_streams(frame_of, recipes_of, folder="/home/me/secret/"):
+def two_streams(frame_of, recipes_of, folder="/disk/me/secret/"):
     """The same methods on two data sets, one of them a file."""
     parts, recipes = [], {}
     for number, data in enumerate(("digits", f"{folder}birds.npz")):

@@ -56,10 +56,11 @@ from engram.experiments.plain_values import parse_duration
 from engram.experiments.pools import find_pool
 from engram.experiments.pools.pool import Work
 from engram.experiments.recipe import read_recipe
-from engram.experiments.search import FOLDER, ON_TEST, Search, format_value, search
+from engram.experiments.search import FOLDER, Search, format_value, search
 from engram.io import parse_key_values
 from engram.process import is_main_process
 from engram.records import Result, Rows, RunDirectory, read
+from engram.records.display_names import ON_TEST
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -274,8 +274,6 @@ class ResumePoint:
         flat = {k.removeprefix("resume/"): v for k, v in tensors.items() if k.startswith("resume/")}
         phase, epoch, step = facts["position"]
         tree = rebuild_tree(facts["structure"], flat)
-        # files of earlier versions lack it; of the built-in methods only BiC sets rows aside
-        tree.setdefault("aside", torch.empty(0, dtype=torch.long))
         return cls((phase, epoch, step), facts["facts"], tree)
 
     @property

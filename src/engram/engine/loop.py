@@ -129,7 +129,9 @@ def open_task(
         for learner in learners:
             learner.enter(stage)
             if learner.resume_point is not None:
-                learner.aside = learner.resume_point.tensors["aside"]
+                # files of earlier versions lack it; of the built-in methods only BiC needs it
+                none = torch.empty(0, dtype=torch.long)
+                learner.aside = learner.resume_point.tensors.get("aside", none)
     else:
         vectors = torch.stack([one.vector for one in learners]).unbind(0)  # one call, not thousands
         for learner, vector in zip(learners, vectors, strict=True):

@@ -48,6 +48,7 @@ from engram.html_repr import escape, html_table, join_blocks
 from engram.io import read_json, write_json
 from engram.methods.method import Method
 from engram.records import Result, RunDirectory
+from engram.records.display_names import ON_TEST
 from engram.records.prediction_scoring import average_name
 from engram.records.reading import combine, read
 from engram.records.run_arrays import reduce_stages
@@ -405,7 +406,6 @@ def _method_mapping(method: Any) -> Any:
 # The result of a search.
 
 
-ON_TEST = "chosen on test rows"  # added to labels
 MINIMISED = ("forgetting", "intransigence", "forgetting_bound")
 
 

@@ -140,6 +140,9 @@ class DisplayNames:
         return given or one
 
 
+ON_TEST = "chosen on test rows"  # added to the labels of settings that a search chose by them
+
+
 def is_automatic(label: str, recipe: Recipe) -> bool:
     """Return whether a label is the method's name, alone or with options as ``key=value``.
 
@@ -149,6 +152,8 @@ def is_automatic(label: str, recipe: Recipe) -> bool:
     >>> [is_automatic(label, recipe) for label in ("EWC", "EWC strength=5 lr=0.1", "EWC, mine")]
     [True, True, False]
     """
+    if label.endswith(ON_TEST):  # which no table may hide
+        return False
     names, parts = method_name(recipe).split(" + "), label.split(" + ")
     known = {word for key, _ in _recipe_options(recipe) for word in key.split(".")}
     return len(names) == len(parts) and all(

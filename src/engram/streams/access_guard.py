@@ -109,7 +109,11 @@ earlier tasks it must declare reads = "past".
         whole = rows is self.train and len(known) == 0  # the rows of a task differ
         found = rows if whole else torch.unique(torch.cat([known, places.cpu()]))
         self._read[kind] = found
-        self.ledger.record(self.stage, kind, len(found) - len(known))
+        more = len(found) - len(known)
+        if stages is None:  # a task that was interrupted has counted some of its rows before
+            own = self.train if kind == "train" else self.task.valid
+            more = min(more, max(len(own) - self.ledger.count(self.stage, kind), 0))
+        self.ledger.record(self.stage, kind, more)
 
     def allow_task(self) -> None:
         """Count a read of all training rows of the current task, which is always allowed."""
