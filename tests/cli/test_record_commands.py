@@ -513,6 +513,26 @@ def test_verify_names_each_finding_on_a_line(engram, tmp_path):
     assert engram("verify", "nowhere", code=2).stdout == ""
 
 
+def test_verify_finds_scores_that_depend_on_their_batch(engram, tmp_path):
+    (tmp_path / "mixing.py").write_text(
+        "from torch import nn\n"
+        "class Mixing(nn.Module):\n"
+        "    def __init__(self, sample_shape):\n"
+        "        super().__init__()\n"
+        "        self.features, self.first = 8, nn.Linear(sample_shape[0], 8)\n"
+        "    def forward(self, x):\n"
+        "        h = self.first(x).relu()\n"
+        "        return h - h.mean(0, keepdim=True)\n"
+    )
+    words = ("--data", "blobs", "-m", "ER", "-s", "epochs=1")
+    engram("run", *words, "--model", "mixing.py:Mixing", "-o", "mixed")
+    lines = engram("verify", "mixed", "--trust", code=1).stdout.splitlines()
+    assert lines[0].startswith("batches: ER: ")
+    assert "scores differ by up to" in lines[0]
+    engram("run", *words, "-o", "plain")
+    assert "1 models in other batches" in engram("verify", "plain").stdout
+
+
 def test_metrics_fail_where_records_are_missing(engram, tmp_path):
     engram("run", *SMALL, "-m", "ER", "-o", "out", "-s", "epochs=1")
     engram("run", *SMALL, "-m", "EWC", "-o", "out", "-s", "epochs=1")

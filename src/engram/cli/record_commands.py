@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
+    from engram.experiments.verification import Verification
     from engram.records import Result
     from engram.records.method_comparison import MethodComparison
     from engram.records.method_ranking import MethodRanking
@@ -559,14 +560,16 @@ def verify(
     """Check that the records of a run directory belong together and to what they claim.
 
     Files against checksums, recipes against ids, numbers against predictions, ledgers against
-    budgets, test rows and models against the data where it is at hand. Prints one line per finding;
-    the exit code is 1 if there is any.
+    budgets, test rows and models against the data where it is at hand; of each method, one model
+    scores rows in other batches. Prints one line per finding; the exit code is 1 if there is any.
     """
     import json
 
     from engram.experiments.verification import verify as check
 
     found = check(directory, root=root, trust=trust)
+    if found.ok:  # else the records may not be readable
+        found = _check_batches(directory, found, trust=trust)
     if as_json:
         emit(json.dumps(found.to_dict(), indent=1))
     else:
@@ -578,6 +581,32 @@ def verify(
         emit(verdict)
     if not found.ok:
         raise typer.Exit(FAILED)
+
+
+def _check_batches(directory: Path, found: Verification, *, trust: bool) -> Verification:
+    """Add findings on models whose scores depend on the batch: of each method, the first model."""
+    from engram.deploy import Learner
+    from engram.deploy.batch_invariance import check_model_batches
+    from engram.errors import EngramError
+    from engram.records import read
+    from engram.records.record_checks import RecordFinding
+
+    result = read(directory)
+    models: dict[str, Path] = {}
+    for run, label in zip(result.runs, result.run_labels, strict=True):
+        if label not in models and isinstance(kept := result.kept_model(run), Path):
+            models[label] = kept
+    findings, notes, count = list(found.findings), list(found.notes), 0
+    for label, path in models.items():
+        try:
+            effects = check_model_batches(Learner.load(path, device="cpu", trust=trust))
+        except EngramError as problem:
+            notes.append(f"{label}: whether scores depend on their batch ({problem})")
+            continue
+        count += 1
+        findings += [RecordFinding("batches", label, str(one)) for one in effects if not one.ok]
+    checked = {**found.checked, "models in other batches": count} if count else found.checked
+    return replace(found, findings=tuple(findings), notes=tuple(notes), checked=checked)
 
 
 def card(
