@@ -83,6 +83,17 @@ def test_values_are_held_against_predictions_by_whoever_forges_all_checksums(cop
     assert "predictions give other numbers: accuracy" in found.findings[0].what
 
 
+@pytest.mark.parametrize("index", [True, False])
+def test_the_last_part_is_whole_once_its_results_are_there(copy, index):
+    journal = list_journals(copy)[-1]
+    files = read_files(journal)
+    del files[[name for name in files if name.startswith("ledger")][-1]]
+    write_files(journal, files, "own")
+    if not index:
+        (copy / ".index").unlink()
+    assert "checksums" in checks_of(engram.verify(copy))
+
+
 def test_other_labels_are_no_findings(tmp_path):
     """Those that tables make shorter, and one that was given to finished runs."""
     stream = engram.class_incremental(engram.load("blobs"), classes_per_task=5)

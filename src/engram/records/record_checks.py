@@ -85,6 +85,7 @@ class RecordChecks:
         self.notes: dict[str, None] = {}  # what was not checked, and why; each once
         self.checked: Counter[str] = Counter()
         self._models: dict[str, str] = {}  # hashes of the models of runs
+        self._sealed: dict[str, int] = {}  # journals that are complete, and their numbers of parts
 
     def find(self, check: str, where: object, what: object) -> None:
         """Note that something is wrong."""
@@ -101,7 +102,8 @@ class RecordChecks:
     # -- files -----------------------------------------------------------------------------------
     def check_files(self) -> None:
         """Check that every file is there, can be read and has the checksum noted for it."""
-        for name, parts in read_sealed_journals(self.folder.path).items():
+        self._sealed = read_sealed_journals(self.folder.path)
+        for name, parts in self._sealed.items():
             try:
                 files = read_journal(self.folder.path / name).files
             except RecordError:
@@ -167,7 +169,10 @@ class RecordChecks:
             self.note(f"checksums: {path.name} was written by a version that noted none")
         elif files and files[0].kind != CHECKSUMS:
             self.find("checksums", files[0], "was not written with any part")
-        # the last part may be incomplete: its writer was killed
+        # the last part may be incomplete, as its writer was killed; results are written last
+        if files and (files[-1].kind == "results" or path.name in self._sealed):
+            for name in told:
+                self.find("checksums", path / name, "was written and is missing")
 
     def _check_loose(self) -> None:
         """Check loose files beside journals: merged results against those that they hold."""
