@@ -29,7 +29,7 @@ class Way:
 
 
 WAYS = {
-    "single": Way("serial", 1, 8),
+    "single": Way("serial", 1, 24),
     "lockstep of 8": Way("together", 8, 4),
     "lockstep of 48": Way("together", 48, 3),
     "processes": Way("processes", 4, 5, (12, 16)),

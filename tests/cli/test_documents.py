@@ -37,7 +37,9 @@ def test_the_quick_start_shows_true_numbers():
     result = package.run(stream, method=["Finetune", "ER"], epochs=5, seeds=3)
     for label, row in result.summary().iterrows():
         for line in re.findall(rf"^ *{label} .*±.*$", README, re.MULTILINE):
-            accuracy, forgetting = (float(v) for v in re.findall(r"(-?[\d.]+) ±", line)[:2])
+            accuracy, *more = (float(v) for v in re.findall(r"(-?[\d.]+) ±", line))
+            # in Python, average incremental accuracy stands between them
+            forgetting = more[1 if len(more) > 1 else 0]
             # Other processors round otherwise, and small differences grow in training.
             assert accuracy == pytest.approx(row["average_accuracy"], abs=0.02)
             assert forgetting == pytest.approx(row["forgetting"], abs=0.02)
