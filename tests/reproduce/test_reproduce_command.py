@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from engram.cli import record_commands, reproduce_command
 from engram.cli.console import CommandGroup
 from engram.experiments.sweep import sweep
+from engram.reproduce import verdicts
 from engram.reproduce.papers import PAPER_NAMES
 
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
@@ -222,3 +223,8 @@ def test_on_other_data_of_the_same_kind(tmp_path):
     assert set(found["reason"]) == {"other data; epochs unstated"}
     counts = call("reproduce", "rwalk", "--on", "digits", "--format", "csv").stdout.splitlines()
     assert counts[1].endswith(",78,2,0,0,0,2,76")
+
+
+def test_every_verdict_has_a_style():
+    shown = {verdicts.AGREES, verdicts.DIFFERS, verdicts.UNDECIDED}
+    assert set(reproduce_command.STYLES) == shown | {verdicts.NOT_COMPARABLE, verdicts.NOT_RUN}

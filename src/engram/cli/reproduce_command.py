@@ -13,7 +13,10 @@ from engram.errors import plural
 if TYPE_CHECKING:
     from engram.reproduce import PaperTable, Reproduction, ReproductionPlan
 
-STYLES = {"agrees": "green", "differs": "red", "not run": "dim", "not comparable": "yellow"}
+STYLES = {
+    "agrees": "green", "differs": "red", "undecided": "cyan", "not comparable": "yellow",
+    "not run": "dim",
+}  # fmt: skip
 FORMAT_SUFFIXES = {".csv": "csv", ".tex": "latex", ".md": "markdown"}
 
 
