@@ -23,7 +23,7 @@ from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import stack, tree_shapes
 from engram.methods.method import Method, compute_scores
-from engram.records.scored_items import EvaluationItems
+from engram.records.scored_items import EvaluationItems, spread_places
 from engram.records.stage_result import StageResult
 from engram.streams.stream import Stream
 
@@ -68,20 +68,31 @@ def _to_come(learner: RunLearner) -> slice:
     return slice(learner.stage + 1, None)
 
 
-def count_scored(learners: Sequence[RunLearner], *, held: bool) -> None:
-    """Record in the ledgers that test items, and validation items if `held`, were scored."""
+def count_scored(learners: Sequence[RunLearner], *, held: bool, most: int = 0) -> None:
+    """Record in the ledgers that test items, and validation items if `held`, were scored.
+
+    At most so many of each task; 0: all.
+    """
     for learner in learners:
-        for kind, count in _count_rows(learner, held).items():
+        for kind, count in _count_rows(learner, held, most).items():
             learner.ledger.record(learner.stage, kind, count)
 
 
-def _count_rows(learner: RunLearner, held: bool) -> dict[str, int]:
+def _thin(items: Items, most: int) -> Items:
+    """Select at most so many items of each task; 0: all."""
+    if not most:
+        return items
+    where = torch.from_numpy(spread_places(items[1].numpy(), most))
+    return items[0][where], items[1][where]
+
+
+def _count_rows(learner: RunLearner, held: bool, most: int) -> dict[str, int]:
     """Count the rows that one evaluation reads; test rows of the data always count as such."""
     stream, tasks = learner.stream, _learnt(learner)
     known: dict[Any, dict[str, int]] = stream.__dict__.setdefault("_scored", {})
-    key = learner.stage, learner.scores_unseen, held
+    key = learner.stage, learner.scores_unseen, held, most
     if key not in known:
-        rows = test_items(stream, slice(None) if learner.scores_unseen else tasks)[0]
+        rows, _ = _thin(test_items(stream, slice(None) if learner.scores_unseen else tasks), most)
         more = _items_of(stream, stream.held_out, tasks)[0] if held else None
         counts = {"test": 0, "held_out": 0}
         for part, own in ((rows, stream.judged_on == "test"), (more, False)):
@@ -93,17 +104,20 @@ def _count_rows(learner: RunLearner, held: bool) -> dict[str, int]:
     return known[key]
 
 
-def score_test_items(learners: Sequence[RunLearner], methods: Sequence[Method]) -> list[np.ndarray]:
+def score_test_items(
+    learners: Sequence[RunLearner], methods: Sequence[Method], most: int = 0
+) -> list[np.ndarray]:
     """Compute the scores [items, C] of each learner on the test items of the tasks learnt so far.
 
-    A learner with `scores_unseen` scores those of the tasks to come as well. Columns are classes in
-    order of introduction. Nothing is masked, so that any head view can be applied later.
+    At most so many of each task; 0: all. A learner with `scores_unseen` scores those of the tasks
+    to come as well. Columns are classes in order of introduction. Nothing is masked, so that any
+    head view can be applied later.
     """
-    return [scores for scores, _ in _score_tests(learners, methods, features=False)]
+    return [scores for scores, _ in _score_tests(learners, methods, features=False, most=most)]
 
 
 def _score_tests(
-    learners: Sequence[RunLearner], methods: Sequence[Method], features: bool
+    learners: Sequence[RunLearner], methods: Sequence[Method], features: bool, most: int = 0
 ) -> list[Scored]:
     """Score test items as `score_test_items` does, with features on request.
 
@@ -111,12 +125,16 @@ def _score_tests(
     other rows of a batch, so they would change the scores of the tasks learnt.
     """
     found = _evaluate(
-        learners, methods, [test_items(one.stream, _learnt(one)) for one in learners], features
-    )
+        learners, methods,
+        [_thin(test_items(one.stream, _learnt(one)), most) for one in learners], features,
+    )  # fmt: skip
     asked = [place for place, one in enumerate(learners) if one.scores_unseen]
     more = _evaluate(
         [learners[place] for place in asked], [methods[place] for place in asked],
-        [test_items(learners[place].stream, _to_come(learners[place])) for place in asked],
+        [
+            _thin(test_items(learners[place].stream, _to_come(learners[place])), most)
+            for place in asked
+        ],
         features,
     )  # fmt: skip
     for place, (scores, seen) in zip(asked, more, strict=True):
@@ -127,11 +145,11 @@ def _score_tests(
     return found
 
 
-def learner_scores_are_sound(learner: RunLearner, scores: np.ndarray) -> bool:
+def learner_scores_are_sound(learner: RunLearner, scores: np.ndarray, most: int = 0) -> bool:
     """Whether a learner's scores of the test rows of seen tasks are valid."""
     if np.isfinite(scores).all():  # the usual case
         return True
-    rows = test_items(learner.stream)[1][: len(scores)] <= learner.stage
+    rows = _thin(test_items(learner.stream), most)[1][: len(scores)] <= learner.stage
     return scores_are_sound(scores, rows.numpy(), learner.seen.cpu().numpy())
 
 

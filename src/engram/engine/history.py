@@ -120,16 +120,17 @@ class History:
         self.steps = [done + int(more) for done, more in zip(self.steps, log.steps, strict=True)]
         self._before += log.done
 
-    def complete(self, results: Sequence[StageResult], seconds: float) -> None:
+    def complete(self, results: Sequence[StageResult], seconds: float, most: int) -> None:
         """Add to the results of the runs what training gave; curves without scores that are none.
 
-        `seconds` is each run's share.
+        `seconds` is each run's share, `most` what ``evaluate_rows`` says.
         """
         for run, result in enumerate(results):
             curve = [(step, scores[run]) for step, scores in self.curve]
             result.curve = [
-                one for one in curve if learner_scores_are_sound(result.learner, one[1])
+                one for one in curve if learner_scores_are_sound(result.learner, one[1], most)
             ]
+            result.curve_rows = most
             result.losses, result.steps = self.losses[run], self.steps[run]
             result.seconds = seconds
 

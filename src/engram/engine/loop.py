@@ -112,7 +112,7 @@ def train_task(
         if learner.diverged < 0 and not learner_scores_are_sound(learner, result.scores):
             learner.diverged = stage
         learner.before = []
-    history.complete(results, clock.seconds / len(learners))
+    history.complete(results, clock.seconds / len(learners), training.evaluate_rows)
     return results
 
 
@@ -224,8 +224,9 @@ class PhaseTraining:
             return
         if curve:
             with self.trainer.scored_weights():
-                self.log.curve.append((done, score_test_items(self.learners, self.methods)))
-            count_scored(self.learners, held=False)
+                most = self.training.evaluate_rows
+                self.log.curve.append((done, score_test_items(self.learners, self.methods, most)))
+            count_scored(self.learners, held=False, most=most)
         if self.log.due:
             self.log.record(self.trainer)
         if self.progress is not None:

@@ -144,7 +144,7 @@ def _pretraining_settings(run: Run) -> Training:
     return replace(
         run.training, iterations=asked.iterations, batch_size=asked.batch_size,
         lr=asked.lr or run.training.lr, first_task_scale=1.0, schedule="constant", patience=0,
-        restore_best=False, evaluate_every=0,
+        restore_best=False, evaluate_every=0, evaluate_rows=0,
     )  # fmt: skip
 
 

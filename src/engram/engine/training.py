@@ -16,7 +16,8 @@ SCHEDULES = ("constant", "step", "plateau", "cosine")
 WATCHED_SCORES = ("loss", "score", "accuracy", "precision_weighted_jaccard")
 INCOMPLETE_BATCHES = ("keep", "drop", "wrap")
 WHOLE_NUMBERS = (
-    "iterations", "batch_size", "plateau_patience", "patience", "evaluate_every", "warmup_steps",
+    "iterations", "batch_size", "plateau_patience", "patience", "evaluate_every", "evaluate_rows",
+    "warmup_steps",
 )  # fmt: skip
 PRECISIONS: dict[str, tuple[torch.dtype, torch.dtype | None]] = {  # of weights; of autocast
     "float32": (torch.float32, None), "tf32": (torch.float32, None),
@@ -91,8 +92,10 @@ class Training:
         ``float32``; ``tf32``: matrix products and convolutions with 10 bits of mantissa on CUDA,
         elsewhere the same as float32; ``bf16`` or ``fp16`` where autocast allows it, the latter
         with dynamic scaling of the loss; ``float64``.
-    evaluate_every
-        Also evaluate all tasks every so many steps; 0: only after each task.
+    evaluate_every, evaluate_rows
+        Also evaluate all tasks every so many steps; 0: only after each task. At those steps, on at
+        most so many test rows of each task, evenly spread over them and the same for all runs; 0:
+        on all.
 
     Examples
     --------
@@ -135,6 +138,7 @@ class Training:
     augment: tuple[str, ...] = ()
     precision: str = "float32"
     evaluate_every: int = 0
+    evaluate_rows: int = 0
 
     def __post_init__(self) -> None:
         check_int("epochs", self.epochs, 1)
@@ -166,6 +170,8 @@ class Training:
             raise bad("nesterov", "False unless the optimizer is sgd with momentum", True)
         if self.accumulate > 1 and not self.batch_size:
             raise bad("accumulate", "1 where batch_size is 0, all rows at once", self.accumulate)
+        if self.evaluate_rows and not self.evaluate_every:
+            raise bad("evaluate_rows", "0 unless evaluate_every is given", self.evaluate_rows)
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise bad("betas", "two numbers in [0, 1)", self.betas)
 

@@ -6,6 +6,12 @@ and `matrix.forgetting`.
 
 from __future__ import annotations
 
+from engram.metrics.anytime import (
+    average_anytime_accuracy,
+    minimum_accuracy,
+    stability_gap,
+    worst_case_accuracy,
+)
 from engram.metrics.classification import (
     PrecisionRecall,
     accuracy,
@@ -93,6 +99,7 @@ __all__ = [
     "aupr_in",
     "auroc",
     "average_accuracy",
+    "average_anytime_accuracy",
     "average_incremental_accuracy",
     "backward_transfer",
     "benjamini_hochberg",
@@ -120,6 +127,7 @@ __all__ = [
     "mean",
     "mean_over_tasks",
     "micro_recall",
+    "minimum_accuracy",
     "order_disparity",
     "pair_scores",
     "paired_differences",
@@ -129,6 +137,7 @@ __all__ = [
     "precision_weighted_jaccard",
     "rank_methods",
     "sign_flip_test",
+    "stability_gap",
     "stage_scores",
     "std",
     "subclass_precision",
@@ -139,6 +148,7 @@ __all__ = [
     "total_cost",
     "variance_shares",
     "wilcoxon_test",
+    "worst_case_accuracy",
     "ancestors",
     "hierarchical_f1",
     "mistake_depth",

@@ -112,7 +112,9 @@ class Curve(Probe):
         one = view.members[run]
         scores = one.curve[number][1]
         # before an interruption another version may have scored the tasks to come, too
-        items = EvaluationItems.of_stream(one.stream).first(min(len(scores), len(one.items)))
+        most = one.curve_rows
+        whole = EvaluationItems.of_stream(one.stream).thin(most)
+        items = whole.first(min(len(scores), len(one.items.thin(most))))
         predicted = decide_predictions(scores[: len(items)], items, stage=view.stage, head=head)
         return task_figure(
             predicted, items, stage=view.stage, figure=figure_of(items), average=self.average

@@ -194,6 +194,42 @@ def task_counts(frame: pd.DataFrame, arranged: RunArrangement) -> Ints:
     return counts
 
 
+class ScoresWithin(NamedTuple):
+    """Scores of one run during training, [rows] each."""
+
+    stage: npt.NDArray[Any]
+    step: npt.NDArray[Any]  # steps taken in the stage
+    task: npt.NDArray[Any]
+    value: npt.NDArray[Any]
+
+
+def build_trace(within: ScoresWithin, ends: Floats, steps: Floats) -> tuple[Floats, Ints]:
+    """Arrange the scores of a run by time: a trace [point, task], and the stage of each point.
+
+    The last point of each stage are the scores at its end, `ends` [stage, task], on all test rows;
+    they replace those after its last step, of which it has `steps` [stage].
+
+    Examples
+    --------
+    >>> gap = np.nan
+    >>> within = ScoresWithin(*np.array([[0, 1, 1, 1], [2, 2, 2, 4], [0, 0, 1, 0], [5, 6, 7, 8]]))
+    >>> trace, stages = build_trace(within, np.array([[0.9, gap], [0.3, 0.8]]), np.array([4, 4]))
+    >>> trace.tolist(), stages.tolist()
+    ([[5.0, nan], [0.9, nan], [6.0, 7.0], [0.3, 0.8]], [0, 0, 1, 1])
+    """
+    last = len(ends) - 1
+    at, step, task, value = within
+    kept = (at <= last) & (task <= at) & (step < steps[np.minimum(at, last)])
+    pairs = np.stack([at[kept], step[kept]], axis=1).astype(np.int64)
+    points, place = np.unique(pairs, axis=0, return_inverse=True)
+    trace = np.full((len(points) + last + 1, last + 1), np.nan)
+    trace[place.reshape(-1), task[kept]] = value[kept]
+    trace[len(points) :] = ends
+    stages = np.concatenate([points[:, 0], np.arange(last + 1)])
+    order = np.argsort(stages, kind="stable")
+    return trace[order], stages[order]
+
+
 def list_stages(frame: pd.DataFrame, arranged: RunArrangement) -> dict[RunKey, list[int]]:
     """List the stages after which each run was evaluated, ascending."""
     rows = score_rows(frame)

@@ -28,12 +28,16 @@ MATRIX_METRICS = (
     "average_accuracy", "forgetting", "backward_transfer", "learning_accuracy",
     "forward_transfer", "intransigence", "forgetting_bound", "average_incremental_accuracy",
 )  # fmt: skip
+# of accuracies during training, which ``evaluate_every`` records
+ANYTIME_METRICS = (
+    "minimum_accuracy", "worst_case_accuracy", "average_anytime_accuracy", "stability_gap",
+)  # fmt: skip
 HELD_OUT = {"post_valid": "post_valid_score", "valid": "valid_score"}  # kind of rows: metric
 CURRENT_TASK = "current_task"  # the task just learnt
 ONLY_ACCURACY = (
     "average_accuracy", "average_incremental_accuracy", "learning_accuracy", "forward_transfer",
 )  # fmt: skip
-LOWER_IS_BETTER = ("forgetting", "intransigence", "forgetting_bound")
+LOWER_IS_BETTER = ("forgetting", "intransigence", "forgetting_bound", "stability_gap")
 
 
 def compute_metric(
@@ -48,6 +52,8 @@ def compute_metric(
         return _overall_score(result, name, stage)
     if name == CURRENT_TASK:
         return _current_score(result, stage)
+    if name in ANYTIME_METRICS:
+        return _compute_anytime(result, name, stage)
     if name in PREDICTION_METRICS:
         return compute_prediction_metric(result, name, stage=stage, **options)
     learning = [learning_name(score) for score in SET_SCORES]
@@ -58,6 +64,7 @@ def compute_metric(
             (
                 *MATRIX_METRICS,
                 CURRENT_TASK,
+                *ANYTIME_METRICS,
                 *PREDICTION_METRICS,
                 *SET_SCORES,
                 *learning,
@@ -232,6 +239,67 @@ def _current_score(result: Result, stage: int | None) -> Floats:
     place = np.where(inside, last, 0)
     found = result.matrix[np.arange(len(place)), place, place] if result.matrix.size else np.nan
     return np.asarray(np.where(inside, found, np.nan))
+
+
+def has_traces(result: Result) -> bool:
+    """Whether scores of tasks were recorded during training."""
+    return any(len(points) for points in _traced_points(result))
+
+
+def _traced_points(result: Result) -> list[npt.NDArray[np.int64]]:
+    """List the rows of the long table with scores during training, by run."""
+    frame, arranged = result._frame, result._arranged
+    metric, head = frame["metric"].cat, frame["head"].cat
+    within = (frame["step"].to_numpy() >= 0) & (frame["task"].to_numpy() >= 0)
+    rows = np.flatnonzero(within)
+    names = np.asarray(metric.categories, dtype=object)[metric.codes.to_numpy()[rows]]
+    heads = np.asarray(head.categories, dtype=object)[head.codes.to_numpy()[rows]]
+    run = arranged.run[rows]
+    own = names == np.asarray(result.figures, dtype=object)[run]
+    own &= heads == np.asarray(result.heads, dtype=object)[run]
+    rows, run = rows[own], run[own]
+    order = np.argsort(run, kind="stable")
+    ends = np.searchsorted(run[order], np.arange(len(result.runs) + 1))
+    return [rows[order[ends[k] : ends[k + 1]]] for k in range(len(result.runs))]
+
+
+def _compute_anytime(result: Result, name: str, stage: int | None) -> Floats:
+    """Compute a metric of the scores during training and at the end of each stage, [run]."""
+    from engram import metrics
+
+    traced = _traced_points(result)
+    if len(traced) and not any(map(len, traced)):
+        expected = (
+            "one of accuracies after each task, as these runs recorded. Accuracies during training "
+            "need evaluate_every=STEPS (engram run --set evaluate_every=STEPS)"
+        )
+        raise bad("metric", expected, name)
+    function = getattr(metrics, name)
+    columns = [result._frame[one].to_numpy() for one in ("stage", "step", "task", "value")]
+    steps = _steps_of_stages(result)
+    values = np.full(len(result.runs), np.nan)
+    for number, rows in enumerate(traced):
+        tasks = int(result.tasks[number])
+        k = tasks - 1 if stage is None else stage + (tasks if stage < 0 else 0)
+        ends = result.matrix[number, : k + 1, : k + 1] if 0 <= k < tasks else np.empty((0, 0))
+        if not len(rows) or not ends.size or np.isnan(ends.diagonal()).any():
+            continue  # not evaluated during training, diverged, or without that stage
+        at, step, task, value = (one[rows] for one in columns)
+        within = run_arrays.ScoresWithin(at, step, task, value)
+        values[number] = function(*run_arrays.build_trace(within, ends, steps[number]))
+    values[skips_stages(result)] = np.nan
+    return values
+
+
+def _steps_of_stages(result: Result) -> Floats:
+    """Collect the number of training steps of every stage, [run, stage]; inf if unknown."""
+    frame, arranged = result._frame, result._arranged
+    wanted = run_arrays.end_of_stage_rows(frame, "steps")
+    stage = frame["stage"].to_numpy()[wanted]
+    wide = int(max(result.matrix.shape[1], stage.max(initial=0) + 1))
+    values = np.full((len(result.runs), wide), np.inf)
+    values[arranged.run[wanted], stage] = frame["value"].to_numpy()[wanted]
+    return values
 
 
 def recorded_views(result: Result) -> list[str]:

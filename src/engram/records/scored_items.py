@@ -166,6 +166,19 @@ class EvaluationItems:
             )  # fmt: skip
         return known[count]
 
+    def thin(self, most: int) -> EvaluationItems:
+        """Return at most so many items of each task (0: all), evenly spread over them; cached."""
+        if not most:
+            return self
+        known: dict[int, EvaluationItems] = self.__dict__.setdefault("_thin", {})
+        if most not in known:
+            where = spread_places(self.task, most)
+            known[most] = replace(
+                self, rows=self.rows[where], task=self.task[where], targets=self.targets[where],
+                attributes={key: values[where] for key, values in self.attributes.items()},
+            )  # fmt: skip
+        return known[most]
+
     def up_to(self, stage: int) -> EvaluationItems:
         """Return the items of the tasks up to `stage`; items must be in the order of their tasks.
 
@@ -214,6 +227,22 @@ class EvaluationItems:
             attributes={k: np.asarray(v.cpu())[rows] for k, v in stream.data.attributes.items()},
             attribute_names=dict(stream.data.attribute_names),
         )  # fmt: skip
+
+
+def spread_places(task: npt.NDArray[Any], most: int) -> Ints:
+    """Return the places of at most so many items of each task, evenly spread; ascending.
+
+    `task` [n] is ascending.
+
+    Examples
+    --------
+    >>> spread_places(np.array([0, 0, 0, 0, 1, 1]), 2).tolist()
+    [0, 2, 4, 5]
+    """
+    _, starts, counts = np.unique(task, return_index=True, return_counts=True)
+    pairs = zip(starts, counts, strict=True)
+    found = [start + np.arange(min(n, most)) * n // min(n, most) for start, n in pairs]
+    return np.concatenate([*found, np.zeros(0, np.int64)]).astype(np.int64)
 
 
 def parents(targets: npt.NDArray[Any], width: int) -> Ints:

@@ -51,7 +51,9 @@ class StageResult:
     losses
         List of (step, mean of every loss term since the last entry).
     curve
-        List of (step, scores [n, C]) at the steps given by ``evaluate_every``.
+        List of (step, scores [m, C]) at the steps given by ``evaluate_every``.
+    curve_rows
+        Largest number of items of a task that were scored at those steps; 0: all.
     seconds, steps
         Time and steps of the training.
     run, last_of_group
@@ -85,6 +87,7 @@ class StageResult:
     trained: RunLearner | None = None
     losses: Sequence[tuple[int, Mapping[str, float]]] = ()
     curve: Sequence[tuple[int, npt.NDArray[Any]]] = ()
+    curve_rows: int = 0
     seconds: float = 0.0
     steps: int = 0
     run: int = 0

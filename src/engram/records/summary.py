@@ -18,7 +18,13 @@ from engram.records.head_views import FIGURES, SET_SCORES
 from engram.records.long_table import TEXT_COLUMNS
 from engram.records.prediction_scoring import average_name, learning_name
 from engram.records.run_arrays import Floats
-from engram.records.run_metrics import CURRENT_TASK, HELD_OUT, recorded_views
+from engram.records.run_metrics import (
+    ANYTIME_METRICS,
+    CURRENT_TASK,
+    HELD_OUT,
+    has_traces,
+    recorded_views,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,6 +89,7 @@ def plain_metric_names(result: Result) -> list[str]:
         first += [name for name in reversed(SET_SCORES) if name not in first]
         first += [CURRENT_TASK, *recorded_views(result)]
     last = ["forward_transfer"] if FIGURES[0] in figures else []
+    last += ANYTIME_METRICS if has_traces(result) else ()
     known = result._frame["metric"].cat.categories
     last += [name for name in HELD_OUT.values() if name in known]
     return [*first, *map(learning_name, figures), "backward_transfer", *last]

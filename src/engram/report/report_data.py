@@ -22,7 +22,13 @@ from engram.records.head_views import FIGURES, SET_SCORES
 from engram.records.novelty_records import Familiarity, FeatureSample
 from engram.records.prediction_scoring import SCORE_WORDS
 from engram.records.probe_arrays import GeneratedPictures
-from engram.records.run_metrics import lacks_tasks_to_come, leaves_out_stages, pair_by_seed
+from engram.records.run_arrays import ScoresWithin, build_trace
+from engram.records.run_metrics import (
+    ANYTIME_METRICS,
+    lacks_tasks_to_come,
+    leaves_out_stages,
+    pair_by_seed,
+)
 from engram.report.recipe_facts import is_reference, trains_on_past
 from engram.report.report_inputs import ReportInput
 
@@ -214,7 +220,7 @@ DEFINITIONS = ("max", "diagonal", "all", "mean_T", "mammoth", "libcontinual", "c
 METRICS_WITH_SPREAD = (
     "average_accuracy", *(f"forgetting/{d}" for d in DEFINITIONS), "backward_transfer",
     "learning_accuracy", "average_incremental_accuracy", "intransigence", "bound", "distance",
-    *COSTS,
+    *ANYTIME_METRICS, *COSTS,
 )  # fmt: skip
 
 
@@ -298,7 +304,8 @@ def build_report_data(inputs: ReportInput) -> ReportData:
     """Aggregate the long table of `inputs`."""
     frame = add_names(inputs.frame, inputs.names.labels)
     runs, arrays = _run_rows(frame, inputs.names.streams)
-    runs = _add_overall_scores(_add_metrics(runs, arrays, inputs), frame)
+    runs = _add_anytime_metrics(_add_metrics(runs, arrays, inputs), arrays, inputs, frame)
+    runs = _add_overall_scores(runs, frame)
     runs = runs.merge(summarize_costs(frame), on=RUN_COLUMNS, how="left")
     finished = runs[runs["finished"]]
     tasks, where = finished["tasks"].to_numpy(), finished.index.to_numpy()
@@ -430,6 +437,34 @@ def _add_metrics(runs: pd.DataFrame, arrays: Floats, inputs: ReportInput) -> pd.
     history += [f"forgetting/{definition}" for definition in DEFINITIONS]
     runs.loc[runs["recipe"].isin(skipping), history] = np.nan
     runs["distance"] = np.hypot(runs["forgetting/max"], runs["intransigence"])
+    return runs
+
+
+def _add_anytime_metrics(
+    runs: pd.DataFrame, arrays: Floats, inputs: ReportInput, frame: pd.DataFrame
+) -> pd.DataFrame:
+    """Add the metrics of scores during training, for finished runs that have these."""
+    keys = [*RUN_COLUMNS, "head", "recipe"]
+    rows = frame[(frame["step"] >= 0) & (frame["task"] >= 0) & frame["metric"].isin(FIGURES)]
+    if not len(rows):
+        return runs
+    taken = frame[(frame["metric"] == "steps") & (frame["step"] == -1)]
+    steps = dict(iter(taken.groupby([*RUN_COLUMNS, "recipe"], observed=True)))
+    traced: dict[Any, Any] = rows.groupby([*keys, "metric"], observed=True).indices
+    runs = runs.copy()
+    for number, run in runs[runs["finished"]].iterrows():
+        found = traced.get((*run[keys], run["figure"]))
+        if found is None or leaves_out_stages(inputs.recipes.get(run["recipe"], {})):
+            continue
+        own, tasks = rows.iloc[found], int(run["tasks"])
+        counts = np.full(tasks, np.inf)
+        known = steps.get(tuple(run[[*RUN_COLUMNS, "recipe"]]), taken[:0])  # imports have none
+        counts[known["stage"].to_numpy()] = known["value"].to_numpy()
+        parts = (own[name].to_numpy() for name in ("stage", "step", "task", "value"))
+        ends = arrays[int(str(number)), :tasks, :tasks]
+        trace, stages = build_trace(ScoresWithin(*parts), ends, counts)
+        for name in ANYTIME_METRICS:
+            runs.loc[number, name] = getattr(metrics, name)(trace, stages)
     return runs
 
 

@@ -76,6 +76,21 @@ def summary_table(digest: ReportData) -> Table:
         Column("backward_transfer", "Backward transfer", "spread", best="max"),
         Column("learning_accuracy", _capitalize(digest.learning), "spread", best="max"),
     ]
+    if len(frame) and frame["worst_case_accuracy"].notna().any():
+        columns += [
+            Column(
+                "worst_case_accuracy", "Worst case", "spread", best="max",
+                help="newest task at the end, earlier ones at their lowest since they were learnt",
+            ),
+            Column(
+                "average_anytime_accuracy", "Any time", "spread", best="max",
+                help="mean accuracy on the tasks met so far, over all points of training",
+            ),
+            Column(
+                "stability_gap", "Stability gap", "spread", best="min",
+                help="what earlier tasks lose within a task and regain by its end",
+            ),
+        ]  # fmt: skip
     if len(frame) and frame["intransigence"].notna().any():
         columns += [
             Column("intransigence", "Intransigence", "spread", best="min"),

@@ -553,5 +553,5 @@ def shorten_training(training: Training, steps: int) -> Training:
     # one step of the first stage is enough to fill memories and importances
     return replace(
         training, iterations=steps, epochs=1, first_task_scale=1 / steps, evaluate_every=0,
-        patience=0, restore_best=False, schedule="constant", stop_lr=0.0,
+        evaluate_rows=0, patience=0, restore_best=False, schedule="constant", stop_lr=0.0,
     )  # fmt: skip

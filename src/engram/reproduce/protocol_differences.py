@@ -86,7 +86,7 @@ def difference_kind(field: str) -> str:
             return "loss"
         if first in _LENGTH_FIELDS:
             return "length"
-        return "other" if first in ("evaluate_every", "precision") else "optimiser"
+        return "other" if first in ("evaluate_every", "evaluate_rows", "precision") else "optimiser"
     if section == "method":
         return "memory" if "memory" in rest.split(".") or first in ("mix", "size") else "method"
     return {"stream": "data", "model": "model", "seeds": "seeds"}.get(section, "other")
