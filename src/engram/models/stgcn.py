@@ -11,7 +11,14 @@ from torch import Tensor, nn
 from engram.errors import bad, check_int
 from engram.models.forward_pass import check_skeleton_shape
 from engram.models.layers import BatchNorm, Dropout
-from engram.models.skeleton_graphs import Pairs, WithConstants, bones, partitions
+from engram.models.skeleton_graphs import (
+    Pairs,
+    WithConstants,
+    bones,
+    check_stretch,
+    partitions,
+    stretch_axes,
+)
 
 FRAMES_AT_ONCE = 2  # frames that one window serves
 
@@ -171,6 +178,8 @@ class STGCN(WithConstants):
         Frames seen by a convolution over time (odd).
     dropout
         Probability of dropping at the end of a block.
+    stretch
+        Stretch x, y and z of each sample to [-1, 1] first, as `GCN` does.
 
     Examples
     --------
@@ -189,12 +198,14 @@ class STGCN(WithConstants):
         depth: int = 2,
         tk: int = 9,
         dropout: float = 0.0,
+        stretch: bool = False,
     ) -> None:
         super().__init__()
         channels, _, joints, self._people = check_skeleton_shape("stgcn", sample_shape)
         if check_int("tk", tk, 1) % 2 == 0:
             raise bad("tk", "an odd number of frames", tk)
         self.graph = partitions(bones(edges, joints), joints)  # [3, V, V]
+        self._stretch = check_stretch(stretch, sample_shape)
         self.data_norm = BatchNorm(joints * channels, axis=-1)
         check_int("width", width, 1)
         sizes = [channels] + [width] * check_int("depth", depth, 1)
@@ -205,6 +216,7 @@ class STGCN(WithConstants):
         self.root_modules = ("data_norm", "blocks")
 
     def root(self, x: Tensor) -> Tensor:
+        x = stretch_axes(x) if self._stretch else x
         if x.ndim == 4:
             x = x.unsqueeze(-1)
         rows, channels, frames, joints, people = x.shape

@@ -154,6 +154,20 @@ def test_choices_reach_the_recipes():
         method_spec(PAPER, "ER")
 
 
+@pytest.mark.parametrize("augment", ["none", "static", "source", "epoch"])
+def test_turned_skeletons_reach_data_network_and_training(augment):
+    preset = assign_settings(PAPER, [f"augment={augment}", "ucla.data_options.held=together"])
+    made = recipe(preset, UCLA, "BARE")
+    options = {"none": {}, "static": {"augment": "train"}, "source": {"augment": "source"},
+               "epoch": {"normalised": False}}  # fmt: skip
+    assert made.stream["data_options"] == {"held": "together", **options[augment]}
+    anew = augment == "epoch"
+    assert made.training.augment == (("rotate", "frames") if anew else ())
+    assert made.model.get("stretch", False) == anew
+    ours = recipe(preset, NTU, "BARE")
+    assert (ours.training.augment, ours.stream.get("data_options", {})) == ((), {})
+
+
 # -- table 2 ---------------------------------------------------------------------------------------
 def test_cells_have_the_runs_they_need():
     task = entry_of("dataset=UCLA-CIL,setting=task-order,method=MAS,metric=MOPD")

@@ -64,6 +64,19 @@ BEST: Mapping[str, Mapping[str, float]] = DATA["best"]
 BEST_NTU: Mapping[str, Mapping[str, float]] = {**BEST, **DATA["best_ntu"]}
 
 
+# What `CGLPreset.augment` is in the data, the network and the training.
+AUGMENTATIONS: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "static": {"data": {"augment": "train"}},
+    "source": {"data": {"augment": "source"}},
+    "epoch": {  # turns act on coordinates as recorded, so the network stretches them
+        "data": {"normalised": False},
+        "model": {"stretch": True},
+        "training": {"augment": ["rotate", "frames"]},
+    },
+}
+
+
 # -- preset ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class CGLProtocol:
@@ -102,6 +115,10 @@ class CGLPreset(PaperPreset[CGLProtocol]):
         The loss of REPLAY where it is not `loss`: ``ce`` is without the balance of classes.
     precision
         As in `Training`; ``tf32`` makes the products of the ST-GCN quicker on CUDA.
+    augment
+        Random turns and frames of NW-UCLA, as the loader of Chen et al. has them for training
+        sequences: ``none``; of our training rows, once (``static``) or anew in every ``epoch``;
+        once of views 1 and 2 (``source``), tested or not.
     gcn, stgcn
         Options of the two models.
     widths, depths
@@ -142,6 +159,7 @@ class CGLPreset(PaperPreset[CGLProtocol]):
     lwf: Mapping[str, Any] = default_options(ce_scope="new", blocks="per_task")
     gem: Mapping[str, Any] = default_options(memory={"fraction": 0.2})
     replay: Mapping[str, Any] = default_options()
+    augment: str = "none"
     gcn: Mapping[str, Any] = default_options()
     stgcn: Mapping[str, Any] = default_options()
     widths: tuple[int, ...] = (32, 64, 128, 256, 512)
@@ -162,6 +180,7 @@ class CGLPreset(PaperPreset[CGLProtocol]):
         for name in filter(None, (self.loss, self.replay_loss)):
             check_choice("loss", name, ("auto", *OBJECTIVES))
         check_choices(self, ("auto", *SCOPES), "scope", "gem_scope")
+        check_choice("augment", self.augment, AUGMENTATIONS)
 
 
 PAPER = CGLPreset()
@@ -245,7 +264,9 @@ def recipe(
         Added to the label.
     """
     protocol = preset.protocol(dataset)
-    where = {**protocol.data_options, **({"split": split} if split else {})}
+    turned = AUGMENTATIONS[preset.augment] if dataset == UCLA else {}
+    where = {**turned.get("data", {}), **protocol.data_options}
+    where |= {"split": split} if split else {}
     best = protocol.best.get(method, {})
     # left out where it is the default, so that ids of recipes stay as they were
     precision = {} if preset.precision == "float32" else {"precision": preset.precision}
@@ -254,11 +275,13 @@ def recipe(
     return Recipe.of({
         "stream": {"kind": "class_incremental", "data": protocol.data,
                    "classes_per_task": PER_TASK, **({"data_options": where} if where else {})},
-        "model": {"edges": protocol.edges, **(model or {"name": "gcn", **preset.gcn})},
+        "model": {"edges": protocol.edges, **turned.get("model", {}),
+                  **(model or {"name": "gcn", **preset.gcn})},
         "method": method_spec(preset, method, best if values is None else values),
         "training": {"epochs": preset.epochs, "batch_size": preset.batch_size, "lr": preset.lr,
                      "optimizer": "adam", "loss": loss, "scope": scope,
-                     "optim_reset": preset.optim_reset, **precision},
+                     "optim_reset": preset.optim_reset, **precision,
+                     **turned.get("training", {})},
         "seeds": seeds or preset.seeds, "keep": preset.keep, "average": "macro",
         "label": f"{method} ({preset.shown(dataset)}{', ' if note else ''}{note})",
     })  # fmt: skip
