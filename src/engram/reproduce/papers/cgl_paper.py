@@ -133,7 +133,9 @@ class CGLPreset(PaperPreset[CGLProtocol]):
     official: ClassVar = {UCLA: "nw_ucla", NTU: "ntu60"}
 
     ucla: CGLProtocol = CGLProtocol(data="nw_ucla", edges="ucla")
-    ntu: CGLProtocol | None = CGLProtocol(data="ntu60", edges="ntu", best=BEST_NTU)
+    ntu: CGLProtocol | None = CGLProtocol(
+        data="ntu60", edges="ntu", best=BEST_NTU, data_options={"persons": "apart"}
+    )
     seeds: int = 5
     task_orders: int = 0
     class_orders: int = 100
@@ -463,7 +465,6 @@ def _grid_value_entry(cell: Cell) -> CellEntry:
 
 # -- figures ---------------------------------------------------------------------------------------
 HEAD = "single"
-STGCN_METHODS = tuple(m for m in METHODS if m != "TWP")  # TWP reads layers that only the GCN has
 ORDER_KINDS = ("task", "class")  # what an order shuffles
 # Figures 3 to 6 by network and kinds of orders, 7 and 8 by what is varied.
 SCATTERS = {
@@ -482,7 +483,7 @@ def build_figures(name: str, preset: CGLPreset) -> tuple[PaperFigure, ...]:
         return (_class_figure(preset, UCLA),)
     if name in EVOLUTIONS:
         return (_evolution_figure(preset, UCLA, name),)
-    both = name in ("fig3", "fig5") and preset.ntu is not None
+    both = name in ("fig3", "fig5", "fig6") and preset.ntu is not None
     return tuple(_scatter_figure(preset, one, name) for one in ((UCLA, NTU) if both else (UCLA,)))
 
 
@@ -491,8 +492,8 @@ def _study_rows(
 ) -> dict[tuple[str, str, str], tuple[Recipe, ...]]:
     """Recipes of a study by data set, method and kind of order."""
     orders = make_orders(preset, model)
-    make, methods = (recipe, METHODS) if model == "gcn" else (_stgcn_recipe, STGCN_METHODS)
-    bases = {method: make(preset, dataset, method) for method in methods}
+    make = recipe if model == "gcn" else _stgcn_recipe
+    bases = {method: make(preset, dataset, method) for method in METHODS}
     return {
         (dataset, method, kind): apply_orders(base, orders[kind])
         for method, base in bases.items()
