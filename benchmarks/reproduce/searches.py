@@ -86,4 +86,23 @@ CGL_REPLAY = Search(
         "stored order, no balance": ("ucla.data_options.held=stored", "replay_loss=ce"),
     },
 )
-SEARCHES = {"rwalk-samples": RWALK_SAMPLES, "cgl-replay": CGL_REPLAY}
+# The loader that the skeleton benchmark says it uses turns training sequences at random: which ones
+# and when. 12 of 120 and 100 orders; compare with the preset's row, not with the paper.
+CGL_AUGMENT = Search(
+    table="cgl/2",
+    cells="dataset=UCLA-CIL,method=BARE|REPLAY",
+    common=("task_orders=12", "class_orders=12", "seeds=1", "ntu=null"),
+    trials={
+        "as stored, copies apart": ("augment=none", "ucla.data_options.held=drawn"),
+        "as stored": ("augment=none", "ucla.data_options.held=together"),
+        "training rows, once": ("augment=static", "ucla.data_options.held=together"),
+        "training rows, once, copies apart": ("augment=static", "ucla.data_options.held=drawn"),
+        "views 1 and 2, once": ("augment=source", "ucla.data_options.held=together"),
+        "every epoch": ("augment=epoch", "ucla.data_options.held=together"),
+    },
+)
+SEARCHES = {
+    "rwalk-samples": RWALK_SAMPLES,
+    "cgl-replay": CGL_REPLAY,
+    "cgl-augment": CGL_AUGMENT,
+}

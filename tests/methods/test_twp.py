@@ -213,6 +213,73 @@ class TestRun:
             small.after(TWP(), 0)
 
 
+STGCN = {"name": "stgcn", "edges": [(1, 2), (2, 3)], "width": 2, "tk": 3}
+
+
+class TestFramesApart:
+    """ST-GCN keeps frames apart: every frame has an attention along every bone."""
+
+    def after(self, method: Any, stage: int = -1) -> RunLearner:
+        return small.after(method, stage, ONCE, on=stream(), model=STGCN)
+
+    def test_by_hand(self) -> None:
+        learner = self.after(TWP(strength=0.0, top=0.5), 0)
+        batch = learner.batch()
+        vector = learner.vector.clone().requires_grad_(True)
+        weights = learner.layout(vector)
+        norm = {name.rsplit(".", 1)[1]: value for name, value in learner.buffers.items()
+                if ".data_norm." in name}  # fmt: skip
+        x = batch.x.permute(0, 2, 3, 1)  # [B, T, V, C]
+        flat = x.flatten(2)
+        scale = weights["net.backbone.data_norm.weight"] / (norm["var"] + 1e-5).sqrt()
+        flat = (flat - norm["mean"]) * scale + weights["net.backbone.data_norm.bias"]
+        z = flat.reshape(x.shape) @ weights["net.backbone.blocks.0.spatial.weight"].flatten(1).T
+        pairs = ((0, 1), (1, 2), (1, 0), (2, 1))
+        e = torch.stack([(z[:, :, i] * torch.tanh(z[:, :, j])).sum(-1) for i, j in pairs])
+        assert e.shape == (4, len(batch.x), 3)
+        (top,) = torch.autograd.grad(e.norm(), vector)
+        assert bool(top.any())
+        assert torch.allclose(learner.state["importance"], 0.5 * top.square(), atol=1e-12)
+
+    def test_a_network_nobody_listens_to_is_the_same(self) -> None:
+        learner = self.after(Finetune(), 0)
+        batch = learner.batch()
+        net = FunctionalNet(learner.networks, learner.vector, learner.buffers, training=False)
+        paths, _ = find_graph_layers(learner.networks, "all")
+        assert paths == ("net.backbone.blocks.0.mapped", "net.backbone.blocks.1.mapped")
+        heard = net(batch.x, batch.w, want=paths)
+        assert heard.layers[paths[1]].shape == (len(batch.x), 3, 3, 6)
+        assert torch.equal(heard.logits, net(batch.x, batch.w).logits)
+
+    def test_lockstep_is_the_loop(self) -> None:
+        methods = [TWP(strength=0.5, top=t, edge_softmax=True) for t in (0.01, 0.05)]
+        streams = [stream(seed) for seed in range(2)]
+        assert small.gap(methods, ONCE, model=STGCN, streams=streams) < 1e-10
+
+
+class TestWide:
+    def test_attention_of_the_input_has_no_importance(self) -> None:
+        wide = {**GCN, "width": 7}  # the input of a joint has 2 x 3 numbers
+        options = {"strength": 0.0, "top": 1.0}
+        for width, wanted in ((7, False), (6, False), (4, True)):
+            model = {**wide, "width": width}
+            one = small.after(TWP(**options, wide="input"), 0, ONCE, on=stream(), model=model)
+            assert bool(one.state["importance"].any()) == wanted
+        mapped = small.after(TWP(**options), 0, ONCE, on=stream(), model=wide)
+        assert bool(mapped.state["importance"].any())
+
+    def test_uncleared_gradients_leave_the_first_importance_twice(self) -> None:
+        model = {**GCN, "width": 7}
+        method = TWP(strength=3.0, top=0.5, accumulate=True, wide="input")
+        learner = small.after(method, 0, ONCE, on=stream(), model=model)
+        loss, _ = by_hand(learner, learner.batch())
+        assert torch.allclose(learner.state["importance"], 3.5 * loss.square(), atol=1e-12)
+
+    def test_refused_before_training(self) -> None:
+        with pytest.raises(BadArgument, match="wide: expected 'map', the first layer"):
+            small.after(TWP(wide="input"), 0, on=stream(), model=STGCN)
+
+
 class TestSteps:
     """Steps as CGLB takes them, against its order of backward passes in plain torch."""
 
@@ -288,6 +355,8 @@ class TestSteps:
         ({"beta_strength": -0.1}, "beta_strength"),
         ({"top_norm": "l1"}, "top_norm"),
         ({"base": "ewc"}, "base"),
+        ({"wide": "output"}, "wide: unknown name"),
+        ({"wide": "input", "layers": "all"}, "wide: expected 'map' with layers='all'"),
     ],
 )
 def test_bad_options(options: dict[str, Any], words: str) -> None:

@@ -56,6 +56,31 @@ def test_the_number_of_joints_decides_the_skeleton(name, joints):
         bones(None, 21)
 
 
+def test_symmetric_aggregation_is_that_of_kipf_and_welling():
+    found = GCN((3, 4, 5), edges=EDGES, aggregation="symmetric").neighbours
+    degrees = [1 + sum(joint in edge for edge in EDGES) for joint in range(1, 6)]
+    near = {frozenset((a - 1, b - 1)) for a, b in EDGES}
+    for i in range(5):
+        for j in range(5):
+            meet = i == j or frozenset((i, j)) in near
+            wanted = (degrees[i] * degrees[j]) ** -0.5 if meet else 0.0
+            assert float(found[i, j]) == pytest.approx(wanted)
+    with refuses("aggregation"):
+        GCN((3, 4, 5), edges=EDGES, aggregation="mean")
+
+
+@pytest.mark.parametrize("network", [GCN, STGCN])
+def test_networks_that_stretch_ignore_place_and_scale(network):
+    net = network((6, 4, 5), edges=EDGES, stretch=True).eval().double()
+    x = draw(2, 6, 4, 5)
+    moved = x * torch.tensor([2.0, 3.0, 4.0] * 2)[:, None, None] + 7
+    torch.testing.assert_close(net(moved), net(x), **CLOSE)
+    plain = network((6, 4, 5), edges=EDGES).eval().double()
+    assert not torch.allclose(plain(moved), plain(x))
+    with refuses("stretch"):
+        network((4, 4, 5), edges=EDGES, stretch=True)
+
+
 def test_adjacency_has_both_directions_and_no_loop():
     matrix = adjacency(bones(EDGES, 5), 5)
     assert torch.equal(matrix, matrix.T)

@@ -135,13 +135,14 @@ def _load_packed_skeletons(
     *,
     frames: int = 52,
     repair: str = "interpolate",
+    augment: str = "none",
     seed: int = 0,
     normalised: bool = True,
     name: str | None = None,
 ) -> Data:
     return build_skeleton_data(
         read_packed_sequences(path), name=name or set_name(path), frames=frames, repair=repair,
-        seed=seed, normalised=normalised,
+        augment=augment, seed=seed, normalised=normalised,
     )  # fmt: skip
 
 

@@ -87,7 +87,9 @@ class Training:
     augment
         Augmentation of training images: ``crop`` (pad by 4 black pixels on each side, then crop at
         random), ``resized_crop`` (8 to 100 percent of the area, aspect ratio 3:4 to 4:3), ``flip``.
-        If the data has a `crop`, both crops have that size, and ``crop`` does not pad.
+        If the data has a `crop`, both crops have that size, and ``crop`` does not pad. Of training
+        skeletons, anew in every step: ``rotate`` (up to 60 degrees around x and y), ``scale`` (0.5
+        to 1.5), ``frames`` (as many drawn with replacement, in their order).
     precision
         ``float32``; ``tf32``: matrix products and convolutions with 10 bits of mantissa on CUDA,
         elsewhere the same as float32; ``bf16`` or ``fp16`` where autocast allows it, the latter

@@ -21,12 +21,17 @@ from torch import Tensor
 from engram import keys
 from engram.data.dataset import Data
 from engram.data.image_copies import CopyTables
+from engram.data.skeletons.augmentation import (
+    SKELETON_AUGMENTATIONS,
+    augment_skeletons,
+    check_skeletons,
+)
 from engram.distributed import Ranks
 from engram.errors import bad, unknown
 from engram.models.classifier import Encoder
 from engram.streams.input_views import View, moves_pixels
 
-AUGMENTATIONS = ("flip", "crop", "resized_crop")
+AUGMENTATIONS = ("flip", "crop", "resized_crop", *SKELETON_AUGMENTATIONS)
 CROP_PADDING = 4
 VIEWED_BYTES = 1 << 30  # of evaluated inputs under a view that a feed keeps
 # of a resized crop: share of the image, ratio of width to height
@@ -55,7 +60,14 @@ class Feed:
         for name in augment:
             if name not in AUGMENTATIONS:
                 raise unknown("augment", name, AUGMENTATIONS)
-        if augment and len(data.sample_shape) != 3:
+        of_skeletons = [name for name in augment if name in SKELETON_AUGMENTATIONS]
+        self._skeletons = bool(of_skeletons)
+        if self._skeletons and len(of_skeletons) < len(augment):
+            expected = f"changes of images or of skeletons ({', '.join(SKELETON_AUGMENTATIONS)})"
+            raise bad("augment", expected, list(augment))
+        if self._skeletons:
+            check_skeletons(data.sample_shape, str(data.x.dtype) not in ("torch.uint8", "uint8"))
+        elif augment and len(data.sample_shape) != 3:
             raise bad("augment", "images of shape (channels, height, width)", data.sample_shape)
         self.data, self.view, self.augment = data, view, augment
         self.device, self.dtype = device, dtype
@@ -169,10 +181,14 @@ class Feed:
     def fetch_augmented(
         self, rows: Tensor, stages: Tensor | None, key: Tensor, ranks: Ranks | None = None
     ) -> Tensor:
-        """Like a call, with the random flips and crops of a training step; `key` [...] per run."""
+        """Like a call, with the random changes of a training step; `key` [...] per run."""
         if not self.augment:
             return self(rows, stages, ranks)
         size = rows.shape[-1]
+        if self._skeletons:
+            x = self._read_images(rows.reshape(-1), ranks)
+            x = self._apply_view(augment_skeletons(x, key, size, self.augment), stages)
+            return x.reshape(*rows.shape, *x.shape[1:])
         if self.data.crop is None:
             x = self(rows, stages, ranks)
             flat = self._crop_to_same_size(

@@ -61,6 +61,11 @@ class TWP(Anchored):
         ``l2``: the norm of e; ``l2_squared``: its square.
     layers
         ``first`` graph layer (authors' code), or ``all`` of them.
+    wide
+        What the attention of a first layer is of that is at least as wide as its input: ``map``,
+        h W as elsewhere; ``input``, h itself, since CGLB applies W after the sum there. No
+        parameter affects it then, and the second importance is 0 (if gradients accumulate, the
+        first one again).
     edge_softmax
         Leaky ReLU (slope 0.2) and softmax over a node's incoming edges (CGLB).
     base
@@ -95,6 +100,7 @@ class TWP(Anchored):
     beta_strength: PerRun = 0.01
     top_norm: str = "l2"
     layers: str = "first"
+    wide: str = "map"
     edge_softmax: bool = False
     base: str = "loss"
     accumulate: bool = False
@@ -107,6 +113,8 @@ class TWP(Anchored):
         check_choice("beta", self.beta, ("off", "double_backward"))
         check_choice("top_norm", self.top_norm, ("l2", "l2_squared"))
         check_choice("layers", self.layers, ("first", "all"))
+        if check_choice("wide", self.wide, ("map", "input")) == "input" and self.layers != "first":
+            raise bad("wide", "'map' with layers='all'", self.wide)
         check_choice("base", self.base, ("loss", "mas"))
         check_choice("steps", self.steps, STEPS)
 
@@ -117,16 +125,32 @@ class TWP(Anchored):
         )
 
     def start(self, learner: RunLearner, task: Task) -> None:
-        find_graph_layers(learner.networks, self.layers)  # refuse other models before the training
+        self._reads_input(learner.networks)  # refuse other models before the training
         if self.steps == "cglb" and "uncleared" not in learner.state:
             learner.state = {**learner.state, "uncleared": torch.zeros_like(learner.vector)}
 
     def topology(self, net: Net, batch: Batch) -> Tensor:
-        """Compute ||e|| of a batch."""
+        """Compute ||e|| of a batch, over all frames of it where a network keeps frames apart."""
+        if self._reads_input(net.networks):
+            return 0 * net.task(batch)
         paths, edges = find_graph_layers(net.networks, self.layers)
         found = net(batch.x, batch.w, want=paths).layers
         e = [attention(found[path], edges, self.edge_softmax) for path in paths]
-        return attention_norm(torch.cat(e, -1), batch.w, self.top_norm)
+        rows = len(batch.w)
+        together = torch.cat([one.reshape(rows, -1) for one in e], -1)
+        return attention_norm(together, batch.w, self.top_norm)
+
+    def _reads_input(self, networks: Networks) -> bool:
+        """Whether the attention is of the input of the network, which no parameter affects."""
+        (first, *_), _ = find_graph_layers(networks, self.layers)
+        if self.wide == "map":
+            return False
+        shape = networks.layout.shapes.get(f"{first}.weight")
+        if shape is None:
+            raise bad(
+                "wide", "'map', the first layer of this network has no map of its own", "input"
+            )
+        return shape[0] >= shape[1]
 
     def both(self, net: Net, batch: Batch) -> Tensor:
         """Compute the term of the second importance if gradients accumulate."""

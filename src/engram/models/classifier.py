@@ -140,7 +140,7 @@ class EdgeLayers(NamedTuple):
     """The layers of a graph network that pass messages along its edges."""
 
     edges: Tensor  # [2, E] from node, to node
-    linear: tuple[str, ...]  # names of the linear maps of each layer
+    linear: tuple[str, ...]  # names of the linear map of each layer
 
 
 def read_traits(network: nn.Module) -> NetworkTraits:
@@ -168,13 +168,17 @@ def read_unmappable(network: nn.Module) -> tuple[str, ...]:
 def read_edge_layers(network: nn.Module) -> EdgeLayers | None:
     """Return the edges and graph layers of a network; None if its backbone has none.
 
-    A backbone has them as ``edges`` and ``layers``, each layer with a ``linear`` map.
+    A backbone has ``edges`` and names the submodules whose outputs are h W, of shape [..., V, D],
+    in ``edge_maps``; or has ``layers``, each with a ``linear`` map.
     """
     backbone = getattr(network, "backbone", None)
     edges, layers = getattr(backbone, "edges", None), getattr(backbone, "layers", None)
-    if edges is None or layers is None or not all(hasattr(one, "linear") for one in layers):
+    maps = getattr(backbone, "edge_maps", None)
+    if maps is None and layers is not None and all(hasattr(one, "linear") for one in layers):
+        maps = [f"layers.{i}.linear" for i in range(len(layers))]
+    if edges is None or maps is None:
         return None
-    return EdgeLayers(edges, tuple(f"backbone.layers.{i}.linear" for i in range(len(layers))))
+    return EdgeLayers(edges, tuple(f"backbone.{name}" for name in maps))
 
 
 # -- A frozen backbone whose features are the inputs of the network --------------------------------

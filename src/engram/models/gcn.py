@@ -13,9 +13,11 @@ from engram.models.layers import BatchNorm, Dropout
 from engram.models.skeleton_graphs import (
     Pairs,
     WithConstants,
-    adjacency,
     bidirectional_edges,
     bones,
+    check_stretch,
+    neighbour_weights,
+    stretch_axes,
 )
 
 
@@ -63,6 +65,12 @@ class GCN(WithConstants):
         Probability of dropping before that layer.
     persons
         For samples [C, T, V, persons]: "concat" joins their coordinates, "first" drops the rest.
+    aggregation
+        What a joint hears: the "sum" over its neighbours (CGLB), or "symmetric", which counts the
+        joint itself and divides by the roots of both degrees (Kipf and Welling 2017).
+    stretch
+        Stretch x, y and z of each sample to [-1, 1] first: for coordinates that are stored as they
+        were recorded, so that random turns act on them (Chen et al. 2021).
 
     Examples
     --------
@@ -83,12 +91,15 @@ class GCN(WithConstants):
         hidden: int = 64,
         dropout: float = 0.0,
         persons: str = "concat",
+        aggregation: str = "sum",
+        stretch: bool = False,
     ) -> None:
         super().__init__()
         channels, frames, joints, people = check_skeleton_shape("gcn", sample_shape)
         pairs = bones(edges, joints)
         self.edges = bidirectional_edges(pairs)  # [2, E]
-        self.neighbours = adjacency(pairs, joints)  # [V, V]
+        self.neighbours = neighbour_weights(pairs, joints, aggregation)  # [V, V]
+        self._stretch = check_stretch(stretch, sample_shape)
         self._first = check_choice("persons", persons, ["concat", "first"]) == "first"
         inputs = channels * frames * (1 if self._first else people)
         check_int("width", width, 1)
@@ -104,6 +115,7 @@ class GCN(WithConstants):
 
     def nodes(self, x: Tensor) -> Tensor:
         """[B, C, T, V] or [B, C, T, V, M] -> [B, V, C * T * M], coordinates before time."""
+        x = stretch_axes(x) if self._stretch else x
         if x.ndim == 5:
             if self._first:
                 x = x[..., 0]

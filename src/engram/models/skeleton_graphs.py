@@ -11,17 +11,23 @@ from torch import Tensor, nn
 
 from engram.data.skeletons import skeleton_data as known
 from engram.data.skeletons.skeleton_data import adjacency
-from engram.errors import bad, unknown
+from engram.errors import bad, check_choice, unknown
 
 __all__ = [
+    "AGGREGATIONS",
     "Pairs",
     "SKELETONS",
     "WithConstants",
     "adjacency",
     "bones",
     "bidirectional_edges",
+    "check_stretch",
+    "neighbour_weights",
     "partitions",
+    "stretch_axes",
 ]
+
+AGGREGATIONS = ("sum", "symmetric")
 
 Pairs = Sequence[tuple[int, int]]
 
@@ -88,6 +94,56 @@ def partitions(pairs: Pairs, joints: int) -> Tensor:
     matrices[1, child, parent] = 1.0
     matrices[2, parent, child] = 1.0
     return matrices / matrices.sum(1, keepdim=True).clamp(min=1)
+
+
+def neighbour_weights(pairs: Pairs, joints: int, aggregation: str = "sum") -> Tensor:
+    """[V, V] what a joint hears of each joint.
+
+    ``sum``: 1 of each neighbour, nothing of itself; ``symmetric``: D^-1/2 (A + I) D^-1/2 with the
+    degrees D of A + I (Kipf and Welling 2017).
+
+    Examples
+    --------
+    >>> neighbour_weights([(0, 1)], 2)
+    tensor([[0., 1.],
+            [1., 0.]])
+    >>> neighbour_weights([(0, 1)], 2, "symmetric")
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]])
+    """
+    matrix = adjacency(pairs, joints)
+    if check_choice("aggregation", aggregation, AGGREGATIONS) == "sum":
+        return matrix
+    matrix = matrix + torch.eye(joints)
+    root = matrix.sum(1).rsqrt()
+    return root[:, None] * matrix * root
+
+
+def check_stretch(stretch: bool, sample_shape: tuple[int, ...]) -> bool:
+    """The option of the networks, for samples that have x, y and z of every body."""
+    if stretch and sample_shape[0] % 3:
+        raise bad("stretch", "False, or samples with 3 channels per body", sample_shape)
+    return bool(stretch)
+
+
+def stretch_axes(x: Tensor) -> Tensor:
+    """Stretch x, y and z of each sample [B, C, T, V(, M)] to [-1, 1]; an axis without extent is 0.
+
+    As `engram.data.skeletons.skeleton_data.normalise` does to sequences as they are stored.
+
+    Examples
+    --------
+    >>> stretch_axes(torch.tensor([0.0, 1.0, 4.0]).reshape(1, 1, 3, 1).repeat(1, 3, 1, 1))[
+    ...     0, 0, :, 0
+    ... ]
+    tensor([-1.0000, -0.5000,  1.0000])
+    """
+    bodies = x.unflatten(1, (-1, 3))  # [B, bodies, 3, T, V(, M)]
+    others = [1, *range(3, bodies.ndim)]
+    low, high = bodies.amin(others, keepdim=True), bodies.amax(others, keepdim=True)
+    extent = torch.where(high > low, high - low, 1.0)
+    found = torch.where(high > low, (bodies - low) / extent * 2 - 1, 0.0)
+    return found.flatten(1, 2)
 
 
 class WithConstants(nn.Module):

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from engram.errors import bad, check_int
 from engram.models.forward_pass import check_skeleton_shape
 from engram.models.layers import BatchNorm, Dropout
-from engram.models.skeleton_graphs import Pairs, WithConstants, bones, partitions
+from engram.models.skeleton_graphs import (
+    Pairs,
+    WithConstants,
+    bidirectional_edges,
+    bones,
+    check_stretch,
+    partitions,
+    stretch_axes,
+)
 
 FRAMES_AT_ONCE = 2  # frames that one window serves
 
@@ -140,6 +148,7 @@ class STGCNBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.spatial = nn.Conv2d(inputs, 3 * outputs, 1)
+        self.mapped = nn.Identity()  # where TWP reads x W of every joint
         self.importance = nn.Parameter(torch.ones(3, joints, joints))
         self.spatial_norm = BatchNorm(outputs, axis=-1)
         self.temporal = nn.Conv2d(outputs, outputs, (kernel, 1), padding=(kernel // 2, 0))
@@ -149,6 +158,8 @@ class STGCNBlock(nn.Module):
 
     def forward(self, x: Tensor, graph: Tensor) -> Tensor:
         graph = graph * self.importance
+        if self.mapped._forward_hooks:  # for listeners alone: joints are mixed before W is applied
+            self.mapped(F.linear(x, self.spatial.weight.flatten(1)))
         y = convolve_over_joints(x, graph, self.spatial.weight, self.spatial.bias)  # type: ignore[arg-type]
         y = self.spatial_norm(y).relu()
         y = convolve_over_time(y, self.temporal.weight, self.temporal.bias)  # type: ignore[arg-type]
@@ -171,6 +182,8 @@ class STGCN(WithConstants):
         Frames seen by a convolution over time (odd).
     dropout
         Probability of dropping at the end of a block.
+    stretch
+        Stretch x, y and z of each sample to [-1, 1] first, as `GCN` does.
 
     Examples
     --------
@@ -178,7 +191,7 @@ class STGCN(WithConstants):
     torch.Size([2, 64])
     """
 
-    constants = ("graph",)
+    constants = ("graph", "edges")
 
     def __init__(
         self,
@@ -189,12 +202,16 @@ class STGCN(WithConstants):
         depth: int = 2,
         tk: int = 9,
         dropout: float = 0.0,
+        stretch: bool = False,
     ) -> None:
         super().__init__()
         channels, _, joints, self._people = check_skeleton_shape("stgcn", sample_shape)
         if check_int("tk", tk, 1) % 2 == 0:
             raise bad("tk", "an odd number of frames", tk)
-        self.graph = partitions(bones(edges, joints), joints)  # [3, V, V]
+        pairs = bones(edges, joints)
+        self.graph = partitions(pairs, joints)  # [3, V, V]
+        self.edges = bidirectional_edges(pairs)  # [2, E]
+        self._stretch = check_stretch(stretch, sample_shape)
         self.data_norm = BatchNorm(joints * channels, axis=-1)
         check_int("width", width, 1)
         sizes = [channels] + [width] * check_int("depth", depth, 1)
@@ -203,8 +220,10 @@ class STGCN(WithConstants):
         )
         self.features = width
         self.root_modules = ("data_norm", "blocks")
+        self.edge_maps = tuple(f"blocks.{i}.mapped" for i in range(depth))
 
     def root(self, x: Tensor) -> Tensor:
+        x = stretch_axes(x) if self._stretch else x
         if x.ndim == 4:
             x = x.unsqueeze(-1)
         rows, channels, frames, joints, people = x.shape

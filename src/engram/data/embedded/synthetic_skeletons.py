@@ -119,12 +119,14 @@ def skeletons(
     frames: int = 52,
     noise: float = 0.01,
     split: str = "cil",
+    normalised: bool = True,
+    augment: str = "none",
     seed: int = 0,
 ) -> Data:
     """Ten actions by ten figures of 20 joints seen from three sides, [N, 3, frames, 20].
 
-    Prepared and split as NW-UCLA is (``split="tuning"`` tests on its validation rows); `noise` is
-    the sensor's error in metres.
+    Prepared and split as NW-UCLA is (``split="tuning"`` tests on its validation rows; `normalised`,
+    `augment`); `noise` is the sensor's error in metres.
 
     Examples
     --------
@@ -149,7 +151,10 @@ def skeletons(
         classes=tuple(ACTIONS),
         attributes={"subject": subject.repeat(count).numpy(), "view": view.repeat(count).numpy()},
     )
-    return build_skeleton_data(sequences, name="skeletons", frames=frames, split=split, seed=seed)
+    return build_skeleton_data(
+        sequences, name="skeletons", frames=frames, normalised=normalised, split=split,
+        augment=augment, seed=seed,
+    )  # fmt: skip
 
 
 def _perform(

@@ -59,6 +59,7 @@ def load_ntu(
     frames: int = FRAMES,
     repair: str = "interpolate",
     split: str = "cil",
+    augment: str = "none",
     seed: int = 0,
     name: str = "ntu60",
 ) -> Data:
@@ -84,6 +85,9 @@ def load_ntu(
     split
         ``cil``: the cross-subject training part alone, 8:1:1 within each class; ``tuning``: the
         same, tested on its validation rows; ``official``: cross-subject training and test parts.
+    augment
+        Which sequences are turned at random, see
+        `engram.data.skeletons.skeleton_data.build_skeleton_data`.
     """
     check_choice("persons", persons, ("concat", "apart", "first"))
     chosen = _choose_classes(classes)
@@ -111,7 +115,7 @@ def load_ntu(
         notes = (f"{len(sequences)} sequences, the published count is {CIL_SEQUENCES}",)
     data = build_skeleton_data(
         sequences, name=name, frames=frames, padded=frames == FRAMES, longest=FRAMES,
-        normalised=False, repair=repair, split=split, seed=seed, notes=notes,
+        normalised=False, repair=repair, split=split, augment=augment, seed=seed, notes=notes,
     )  # fmt: skip
     return _separate_bodies(data) if persons == "apart" else data
 

@@ -78,6 +78,7 @@ def load_nw_ucla(
     repair: str = "interpolate",
     split: str = "cil",
     held: str = "drawn",
+    augment: str = "none",
     seed: int = 0,
     normalised: bool = True,
     name: str = "nw_ucla",
@@ -89,12 +90,14 @@ def load_nw_ucla(
     rows of a class are not drawn but cut with view 3 behind the others, training first, test last:
     all test rows are of view 3. 95 sequences of view 3 equal one of view 2 to the bit;
     ``held="together"`` draws as by default, but keeps copies in one part. Two sequences of the
-    usual distribution have a single frame; by default they are kept by repeating it.
+    usual distribution have a single frame; by default they are kept by repeating it. `augment`
+    turns sequences at random, those of our ``train`` part or views 1 and 2 (``source``), see
+    `engram.data.skeletons.skeleton_data.build_skeleton_data`.
     """
     sequences = read_nw_ucla(path)
     count = len(sequences)
     notes = (f"{count} of {SEQUENCES} sequences",) if count != SEQUENCES else ()
     return build_skeleton_data(
         sequences, name=name, frames=check_int("frames", frames, low=1), normalised=normalised,
-        repair=repair, split=split, held=held, seed=seed, notes=notes,
+        repair=repair, split=split, held=held, augment=augment, seed=seed, notes=notes,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from engram.data.conversion import Array
 from engram.data.dataset import Data
 from engram.data.label_checks import check_labels
 from engram.data.packed import NAME_KEYS, RESERVED
+from engram.data.skeletons.augmentation import draw_rotations, draw_scales
 from engram.errors import bad, check_choice, check_int, plural
 
 SPLITS = ("cil", "tuning", "official")
 HELD = ("drawn", "together", "stored")
+AUGMENTED = ("none", "train", "source")
 
 
 def build_skeleton_data(
@@ -37,6 +40,7 @@ def build_skeleton_data(
     repair: str = "interpolate",
     split: str = "cil",
     held: str = "drawn",
+    augment: str = "none",
     seed: int = 0,
     notes: tuple[str, ...] = (),
 ) -> Data:
@@ -61,24 +65,32 @@ def build_skeleton_data(
         Which rows of a class are held out by the first two: ``drawn`` ones
         (`split_within_classes`), the same with equal sequences ``together`` in one part,
         or the last ``stored``, with the source's test part behind the rest (`split_as_stored`).
+    augment
+        Which sequences are turned at random once and for all, and given random frames
+        (`turn_sequence`): ``none``; those of our ``train`` part; those of the training part of the
+        ``source``, wherever the split puts them, as when a loader that knows only the source's
+        parts fills a table. Anew in every step: ``augment=("rotate", "frames")`` of the training,
+        on coordinates that are not normalised, with ``stretch`` in the network.
     """
     check_choice("split", split, SPLITS)
     check_choice("held", held, HELD)
+    check_choice("augment", augment, AUGMENTED)
     if held != "drawn" and split == "official":
         raise bad("held", "'drawn', the official split holds out no share of a class", held)
     sequences, told = repair_sequences(sequences, repair, longest)
     fit = pad if padded else resample
-    x = np.stack([
-        fit(normalise(one) if normalised else one, frames or len(one))
-        .transpose(2, 0, 1).astype(np.float32)
-        for one in sequences.joints
-    ])  # [N, C, T, V]  # fmt: skip
+
+    def prepare(one: Array, fit: Callable[[Array, int], Array]) -> Array:
+        whole = fit(normalise(one) if normalised else one, frames or len(one))
+        return whole.transpose(2, 0, 1).astype(np.float32)
+
+    x = np.stack([prepare(one, fit) for one in sequences.joints])  # [N, C, T, V]
     label = torch.from_numpy(np.asarray(sequences.label, np.int64))
     facts = {key: value.astype(np.int64) for key, value in sequences.attributes.items()}
     rows: dict[str, Any]
     if split in ("cil", "tuning"):
         rows = (
-            split_as_stored(label, _official_test(sequences), seed)
+            split_as_stored(label, _official_test(sequences, "held", held), seed)
             if held == "stored"
             else split_within_classes(label, seed, _find_copies(x) if held == "together" else None)
         )
@@ -89,6 +101,21 @@ def build_skeleton_data(
     else:
         test = torch.from_numpy(sequences.official_test)
         rows = {"train": (~test).nonzero()[:, 0], "test": test.nonzero()[:, 0]}
+    if augment != "none":
+        source = augment == "source"
+        chosen = (
+            (~_official_test(sequences, "augment", augment)).nonzero()[:, 0]
+            if source
+            else torch.as_tensor(rows["train"])
+        )
+        key = torch.as_tensor(keys.fold(check_int("seed", seed), "skeleton augmentation"))
+        lengths = torch.tensor([len(sequences.joints[row]) for row in chosen])
+        drawn = draw_turns(torch.as_tensor(keys.fold(key, chosen)), lengths, frames)
+        for row, turn, scale, places in zip(chosen.tolist(), *drawn, strict=True):
+            one = turn_sequence(sequences.joints[row], turn, scale)
+            x[row] = prepare(one, partial(draw_frames, places=places, padded=padded))
+        part = "the source's training part" if source else "the training rows"
+        told += (f"{plural(len(chosen), 'sequence')} turned at random: {part}",)
     return Data(
         x=torch.from_numpy(x), y=label[:, None], classes=sequences.classes, name=name,
         attributes={key: torch.from_numpy(value) for key, value in facts.items()},
@@ -96,10 +123,11 @@ def build_skeleton_data(
     )  # fmt: skip
 
 
-def _official_test(sequences: Sequences) -> Tensor:
+def _official_test(sequences: Sequences, option: str, got: str) -> Tensor:
     if sequences.official_test is None:
         source = "the source does not tell its test part (NW-UCLA: no view)"
-        raise bad("held", f"'drawn', {source}", "stored")
+        other = "'drawn'" if option == "held" else "'none' or 'train'"
+        raise bad(option, f"{other}, {source}", got)
     return torch.from_numpy(sequences.official_test)
 
 
@@ -216,6 +244,48 @@ def pad(sequence: Array, frames: int) -> Array:
     """
     return np.concatenate([sequence, np.zeros_like(sequence, shape=(
         frames - len(sequence), *sequence.shape[1:]))])  # fmt: skip
+
+
+def draw_turns(key: Tensor, lengths: Tensor, frames: int | None) -> tuple[Array, Array, Array]:
+    """Draw turns [N, 3, 3], scales [N] and places [N, frames] in sequences of `lengths` [N].
+
+    As Chen et al. do: whole degrees up to 60 around x and around y, 0.5 to 1.5, and frames with
+    replacement (theirs come from a hundred copies of every frame, which is nearly the same).
+    """
+    count = int(lengths.max()) if frames is None else frames
+    places = keys.randint(keys.fold(key, "frames"), lengths, count)
+    turns, scales = draw_rotations(key), draw_scales(key)
+    return turns.numpy(), scales.numpy(), places.numpy()
+
+
+def turn_sequence(sequence: Array, turn: Array, scale: float = 1.0) -> Array:
+    """Turn a sequence [T, V, C] about joint 2 of its first frame, and scale it from there.
+
+    Normalising undoes the scaling. Joints that are all zeros are not there, and stay.
+
+    Examples
+    --------
+    >>> mirror = np.diag([-1.0, 1.0, -1.0])
+    >>> turn_sequence(np.array([[[1.0, 0, 0], [2.0, 1, 0]]]), mirror).tolist()
+    [[[3.0, 0.0, 0.0], [2.0, 1.0, 0.0]]]
+    """
+    bodies = sequence.astype(np.float64).reshape(*sequence.shape[:2], -1, 3)  # [T, V, M, 3]
+    centre = bodies[0, 1, 0]
+    moved = (bodies - centre) @ (turn * scale) + centre
+    there = (bodies != 0).any(-1, keepdims=True)
+    return np.where(there, moved, bodies).reshape(sequence.shape)
+
+
+def draw_frames(sequence: Array, frames: int, places: Array, padded: bool = False) -> Array:
+    """Choose frames by their places, in order: `frames`, or as many as there are if padded.
+
+    Examples
+    --------
+    >>> draw_frames(np.arange(4)[:, None, None], 3, np.array([2, 0, 2])).ravel().tolist()
+    [0, 2, 2]
+    """
+    chosen = sequence[np.sort(places[: len(sequence) if padded else frames])]
+    return pad(chosen, frames) if padded else chosen
 
 
 def trim_empty_frames(sequence: Array) -> int:

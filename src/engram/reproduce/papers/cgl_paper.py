@@ -4,7 +4,7 @@ tables, figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
@@ -35,6 +35,13 @@ from engram.reproduce.papers.figure_parts import (
     make_figure,
     mean_records,
 )
+from engram.reproduce.papers.findings import (
+    CellFindings,
+    Claim,
+    Side,
+    TrendClaim,
+    make_findings_figure,
+)
 from engram.reproduce.papers.paper_base import (
     Paper,
     PaperData,
@@ -62,6 +69,19 @@ FIELDS: Mapping[str, Mapping[str, str]] = DATA["fields"]
 GRIDS: Mapping[str, Mapping[str, Sequence[float]]] = DATA["grids"]
 BEST: Mapping[str, Mapping[str, float]] = DATA["best"]
 BEST_NTU: Mapping[str, Mapping[str, float]] = {**BEST, **DATA["best_ntu"]}
+
+
+# What `CGLPreset.augment` is in the data, the network and the training.
+AUGMENTATIONS: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "static": {"data": {"augment": "train"}},
+    "source": {"data": {"augment": "source"}},
+    "epoch": {  # turns act on coordinates as recorded, so the network stretches them
+        "data": {"normalised": False},
+        "model": {"stretch": True},
+        "training": {"augment": ["rotate", "frames"]},
+    },
+}
 
 
 # -- preset ----------------------------------------------------------------------------------------
@@ -102,6 +122,10 @@ class CGLPreset(PaperPreset[CGLProtocol]):
         The loss of REPLAY where it is not `loss`: ``ce`` is without the balance of classes.
     precision
         As in `Training`; ``tf32`` makes the products of the ST-GCN quicker on CUDA.
+    augment
+        Random turns and frames of NW-UCLA, as the loader of Chen et al. has them for training
+        sequences: ``none``; of our training rows, once (``static``) or anew in every ``epoch``;
+        once of views 1 and 2 (``source``), tested or not.
     gcn, stgcn
         Options of the two models.
     widths, depths
@@ -116,7 +140,9 @@ class CGLPreset(PaperPreset[CGLProtocol]):
     official: ClassVar = {UCLA: "nw_ucla", NTU: "ntu60"}
 
     ucla: CGLProtocol = CGLProtocol(data="nw_ucla", edges="ucla")
-    ntu: CGLProtocol | None = CGLProtocol(data="ntu60", edges="ntu", best=BEST_NTU)
+    ntu: CGLProtocol | None = CGLProtocol(
+        data="ntu60", edges="ntu", best=BEST_NTU, data_options={"persons": "apart"}
+    )
     seeds: int = 5
     task_orders: int = 0
     class_orders: int = 100
@@ -142,6 +168,7 @@ class CGLPreset(PaperPreset[CGLProtocol]):
     lwf: Mapping[str, Any] = default_options(ce_scope="new", blocks="per_task")
     gem: Mapping[str, Any] = default_options(memory={"fraction": 0.2})
     replay: Mapping[str, Any] = default_options()
+    augment: str = "none"
     gcn: Mapping[str, Any] = default_options()
     stgcn: Mapping[str, Any] = default_options()
     widths: tuple[int, ...] = (32, 64, 128, 256, 512)
@@ -162,6 +189,7 @@ class CGLPreset(PaperPreset[CGLProtocol]):
         for name in filter(None, (self.loss, self.replay_loss)):
             check_choice("loss", name, ("auto", *OBJECTIVES))
         check_choices(self, ("auto", *SCOPES), "scope", "gem_scope")
+        check_choice("augment", self.augment, AUGMENTATIONS)
 
 
 PAPER = CGLPreset()
@@ -245,7 +273,9 @@ def recipe(
         Added to the label.
     """
     protocol = preset.protocol(dataset)
-    where = {**protocol.data_options, **({"split": split} if split else {})}
+    turned = AUGMENTATIONS[preset.augment] if dataset == UCLA else {}
+    where = {**turned.get("data", {}), **protocol.data_options}
+    where |= {"split": split} if split else {}
     best = protocol.best.get(method, {})
     # left out where it is the default, so that ids of recipes stay as they were
     precision = {} if preset.precision == "float32" else {"precision": preset.precision}
@@ -254,11 +284,13 @@ def recipe(
     return Recipe.of({
         "stream": {"kind": "class_incremental", "data": protocol.data,
                    "classes_per_task": PER_TASK, **({"data_options": where} if where else {})},
-        "model": {"edges": protocol.edges, **(model or {"name": "gcn", **preset.gcn})},
+        "model": {"edges": protocol.edges, **turned.get("model", {}),
+                  **(model or {"name": "gcn", **preset.gcn})},
         "method": method_spec(preset, method, best if values is None else values),
         "training": {"epochs": preset.epochs, "batch_size": preset.batch_size, "lr": preset.lr,
                      "optimizer": "adam", "loss": loss, "scope": scope,
-                     "optim_reset": preset.optim_reset, **precision},
+                     "optim_reset": preset.optim_reset, **precision,
+                     **turned.get("training", {})},
         "seeds": seeds or preset.seeds, "keep": preset.keep, "average": "macro",
         "label": f"{method} ({preset.shown(dataset)}{', ' if note else ''}{note})",
     })  # fmt: skip
@@ -440,7 +472,6 @@ def _grid_value_entry(cell: Cell) -> CellEntry:
 
 # -- figures ---------------------------------------------------------------------------------------
 HEAD = "single"
-STGCN_METHODS = tuple(m for m in METHODS if m != "TWP")  # TWP reads layers that only the GCN has
 ORDER_KINDS = ("task", "class")  # what an order shuffles
 # Figures 3 to 6 by network and kinds of orders, 7 and 8 by what is varied.
 SCATTERS = {
@@ -457,9 +488,11 @@ def build_figures(name: str, preset: CGLPreset) -> tuple[PaperFigure, ...]:
     """The figures under a name: one per data set, where there are two."""
     if name == "fig1":
         return (_class_figure(preset, UCLA),)
+    if name == "findings":
+        return (_findings_figure(preset),)
     if name in EVOLUTIONS:
         return (_evolution_figure(preset, UCLA, name),)
-    both = name in ("fig3", "fig5") and preset.ntu is not None
+    both = name in ("fig3", "fig5", "fig6") and preset.ntu is not None
     return tuple(_scatter_figure(preset, one, name) for one in ((UCLA, NTU) if both else (UCLA,)))
 
 
@@ -468,8 +501,8 @@ def _study_rows(
 ) -> dict[tuple[str, str, str], tuple[Recipe, ...]]:
     """Recipes of a study by data set, method and kind of order."""
     orders = make_orders(preset, model)
-    make, methods = (recipe, METHODS) if model == "gcn" else (_stgcn_recipe, STGCN_METHODS)
-    bases = {method: make(preset, dataset, method) for method in methods}
+    make = recipe if model == "gcn" else _stgcn_recipe
+    bases = {method: make(preset, dataset, method) for method in METHODS}
     return {
         (dataset, method, kind): apply_orders(base, orders[kind])
         for method, base in bases.items()
@@ -534,13 +567,10 @@ def order_points(
 def _evolution_figure(preset: CGLPreset, dataset: str, name: str) -> PaperFigure:
     axis = EVOLUTIONS[name]
     rows = {
-        (method, value): (recipe(
-            preset, dataset, method, model=make_architecture(preset, dataset, axis, value),
-            seeds=preset.wide_seeds, note=f"{axis} {value}",
-        ),)
+        (method, value): (_sized_recipe(preset, dataset, method, axis, value),)
         for value in (preset.widths if axis == "width" else preset.depths)
         for method in (*METHODS, "JOINT")
-    }  # fmt: skip
+    }
 
     def numbers(result: Result, row: tuple[str, int], recipes: Sequence[Recipe]) -> Records:
         found: Records = []
@@ -555,6 +585,261 @@ def _evolution_figure(preset: CGLPreset, dataset: str, name: str) -> PaperFigure
         names=lambda row: {"dataset": dataset, "method": row[0], axis: str(row[1])},
         records=numbers, columns=("method", axis, "metric", "value", "std", "repetitions"),
         draw=partial(draw_evolution, axis=axis),
+    )  # fmt: skip
+
+
+def _sized_recipe(preset: CGLPreset, dataset: str, method: str, axis: str, value: int) -> Recipe:
+    model = make_architecture(preset, dataset, axis, value)
+    note = f"{axis} {value}"
+    return recipe(preset, dataset, method, model=model, seeds=preset.wide_seeds, note=note)
+
+
+# -- findings --------------------------------------------------------------------------------------
+PENALTIES = ("EWC", "MAS", "TWP")
+ON_A_PAR = 5.0  # percent of accuracy within which a method is no better than plain training
+NO_GAIN = 2.0  # percent of accuracy by which a wider network may be better without a gain
+
+
+def _findings_figure(preset: CGLPreset) -> PaperFigure:
+    tables = {"2": SensitivityEntries(preset).entry}
+    cells = CellFindings("cgl", preset, DATA["findings"], tables)
+    studies = StudyMeasures(preset)
+    claims = [*_claim_extremes(preset, cells), *_claim_easier_set(preset, cells)]
+    for dataset in (UCLA, *(() if preset.ntu is None else (NTU,))):
+        claims += _claim_planes(preset, dataset, studies)
+    claims += _claim_stgcn(preset, studies)
+    trends = list(_claim_sizes(preset, studies))
+    return make_findings_figure(
+        DATA["titles"]["findings"], cells, more=lambda _: [*claims, *trends], rows=studies.rows
+    )
+
+
+class StudyMeasures:
+    """What figures show of many orders and of networks of several sizes, one value per repetition.
+
+    `rows` are the recipes that were asked for, with the names by which they are chosen.
+    """
+
+    def __init__(self, preset: CGLPreset) -> None:
+        self.preset = preset
+        self.rows: list[tuple[Recipe, Mapping[str, str]]] = []
+        self._orders = lru_cache(self._list_orders)
+        self._sizes = lru_cache(self._list_sizes)
+
+    def _list_orders(self, dataset: str, network: str, method: str, kind: str) -> Sequence[Recipe]:
+        model = "gcn" if network == "GCN" else "stgcn"
+        make = recipe if model == "gcn" else _stgcn_recipe
+        orders = make_orders(self.preset, model)[kind]
+        made = apply_orders(make(self.preset, dataset, method), orders)
+        names = {"dataset": dataset, "backbone": network, "method": method, "orders": kind}
+        self.rows += [(one, names) for one in made]
+        return made
+
+    def _list_sizes(self, method: str, axis: str, value: int) -> Recipe:
+        made = _sized_recipe(self.preset, UCLA, method, axis, value)
+        names = {"dataset": UCLA, "backbone": "GCN", "method": method, axis: str(value)}
+        self.rows.append((made, names))
+        return made
+
+    def orders(
+        self, metrics: Sequence[str], place: tuple[str, str, str, str],
+        reduce: Callable[..., Floats],
+    ) -> tuple[str, Measure]:  # fmt: skip
+        """A number per repetition from metrics [orders, repetitions] of the study at a place.
+
+        The place is a data set, a network, a method and what is shuffled. Missing while some order
+        of the repetition is not finished.
+        """
+        recipes = self._orders(*place)
+        found = [measures.metric(one, recipes, head=HEAD, percent=True) for one in metrics]
+
+        def measure(result: Result) -> Floats:
+            tables = [one(result).reshape(len(recipes), -1) for one in found]
+            return reduce(*tables) if len(recipes) else np.full(1, np.nan)
+
+        return place[2], measure
+
+    def sizes(self, metric: str, method: str, axis: str) -> list[Side]:
+        """A metric at every width or depth."""
+        values = self.preset.widths if axis == "width" else self.preset.depths
+        return [
+            (f"{axis} {value}", measures.metric(
+                metric, self._sizes(method, axis, value), head=HEAD, percent=True), np.nan)
+            for value in values
+        ]  # fmt: skip
+
+
+AA, AF, BOUND = "average_accuracy", "forgetting", "forgetting_bound"
+
+
+def average(values: Floats) -> Floats:
+    """Mean over orders [orders, repetitions]; nan where one is missing."""
+    means: Floats = values.mean(0)
+    return means
+
+
+def spread(values: Floats) -> Floats:
+    """Standard deviation over orders [orders, repetitions]."""
+    found: Floats = values.std(0)
+    return found
+
+
+def correlate(first: Floats, second: Floats) -> Floats:
+    """Correlation over orders of two metrics [orders, repetitions]; nan where one is constant.
+
+    Examples
+    --------
+    >>> a = np.array([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> correlate(a, -a)[0].round(6).item()
+    -1.0
+    """
+    a, b = first - first.mean(0), second - second.mean(0)
+    scale = np.sqrt((a**2).sum(0) * (b**2).sum(0))
+    known = np.where(scale > 0, scale, np.nan)
+    found: Floats = (a * b).sum(0) / known
+    return found
+
+
+def share_within(values: Floats, bounds: Floats) -> Floats:
+    """Share of the orders [orders, repetitions] whose value is not above its bound."""
+    within = np.where(np.isnan(values + bounds), np.nan, values <= bounds + 1e-9)
+    shares: Floats = within.mean(0)
+    return shares
+
+
+def _claim_extremes(preset: CGLPreset, cells: CellFindings) -> Iterator[Claim]:
+    """Orders that make a task or a class perfect, and others that lose it."""
+    said = {
+        TASK_ORDER: ("a task is perfect in one order and lost in another", ("EWC", "MAS", "GEM")),
+        "class-order-aggregated": ("a class is perfect in one order and lost in another", METHODS),
+    }
+    for setting, (words, methods) in said.items():
+        for method in methods:
+            place = {"dataset": UCLA, "setting": setting, "method": method, "metric": "MOPD"}
+            (cell,) = cells.find_cells("2", place)
+            whole = ("100", measures.constant(100.0))
+            yield Claim(
+                words, f"{preset.shown(UCLA)} {setting} MOPD", (method, cells.measure(cell)), whole,
+                (cell.value, 100.0), relation="near", slack=1.0,
+            )  # fmt: skip
+
+
+def _claim_easier_set(preset: CGLPreset, cells: CellFindings) -> Iterator[Claim]:
+    """NTU-CIL, with more rows, against UCLA-CIL."""
+    if preset.ntu is None:
+        return
+    for method in ("EWC", "MAS", "TWP", "GEM", "REPLAY"):
+        places = [
+            {"dataset": one, "setting": TASK_ORDER, "method": method, "metric": "AOPD"}
+            for one in (NTU, UCLA)
+        ]
+        (ntu,), (ucla,) = (cells.find_cells("2", place) for place in places)
+        yield Claim(
+            "but for LwF, tasks depend less on the order on NTU-CIL than on UCLA-CIL",
+            "task-order AOPD", (f"{method}, {preset.shown(NTU)}", cells.measure(ntu)),
+            (f"{method}, {preset.shown(UCLA)}", cells.measure(ucla)), (ntu.value, ucla.value),
+            relation="below",
+        )  # fmt: skip
+
+
+def _claim_planes(preset: CGLPreset, dataset: str, studies: StudyMeasures) -> Iterator[Claim]:
+    """Figures 3 and 5: accuracy and forgetting over orders, GCN."""
+    tasks, classes = (f"{preset.shown(dataset)} {kind} orders, GCN" for kind in ORDER_KINDS)
+
+    def over(kind: str, reduce: Callable[..., Floats], *metrics: str) -> Callable[[str], Any]:
+        return lambda method: studies.orders(metrics, (dataset, "GCN", method, kind), reduce)
+
+    accuracy, lost = over("task", average, AA), over("task", average, AF)
+    varied, varied_loss = over("task", spread, AA), over("task", spread, AF)
+    yield Claim(
+        "GEM is less accurate than REPLAY, with as many samples", f"{tasks}: AA",
+        accuracy("GEM"), accuracy("REPLAY"), relation="below",
+    )  # fmt: skip
+    for first, second in product((*PENALTIES, "GEM"), ("LwF", "REPLAY")):
+        yield Claim(
+            "the accuracy of penalties and GEM depends more on the order than that of LwF, REPLAY",
+            f"{tasks}: deviation of AA", varied(first), varied(second),
+        )  # fmt: skip
+    related = over("task", correlate, AA, AF)
+    for method in METHODS:
+        yield Claim(
+            "in orders with more accuracy less is forgotten",
+            f"{tasks}: correlation of AA and AF", related(method), ("0", measures.constant(0.0)),
+            relation="below",
+        )  # fmt: skip
+    for method in METHODS:
+        yield Claim(
+            "forgetting keeps to its bound (theorem 1)", f"{tasks}: share of orders",
+            over("task", share_within, AF, BOUND)(method), ("1", measures.constant(1.0)), ties=True,
+        )  # fmt: skip
+    for method in METHODS:
+        if method != "GEM":
+            yield Claim(
+                "GEM forgets least", f"{tasks}: AF", lost("GEM"), lost(method), relation="below"
+            )
+    if dataset == UCLA:  # on NTU-CIL both forget alike
+        yield Claim(
+            "MAS forgets less than EWC", f"{tasks}: AF", lost("MAS"), lost("EWC"), relation="below"
+        )
+    yield Claim(
+        "TWP forgets less than MAS", f"{tasks}: AF", lost("TWP"), lost("MAS"), relation="below"
+    )
+    for method in METHODS:
+        if method != "LwF":
+            yield Claim(
+                "the forgetting of LwF depends most on the order", f"{tasks}: deviation of AF",
+                varied_loss("LwF"), varied_loss(method),
+            )  # fmt: skip
+    shuffled = over("class", average, AA)
+    for first, second in product(("GEM", "MAS", "LwF"), ("EWC", "TWP")):
+        yield Claim(
+            "under class orders GEM, MAS and LwF are better than EWC and TWP", f"{classes}: AA",
+            shuffled(first), shuffled(second),
+        )  # fmt: skip
+    for place, measure in ((tasks, accuracy), (classes, shuffled)):
+        for method in METHODS:
+            if method != "REPLAY":
+                yield Claim(
+                    "REPLAY is the most accurate", f"{place}: AA", measure("REPLAY"),
+                    measure(method),
+                )  # fmt: skip
+
+
+def _claim_stgcn(preset: CGLPreset, studies: StudyMeasures) -> Iterator[Claim]:
+    """Figures 4 and 6."""
+    for kind in ORDER_KINDS:
+        row = f"{preset.shown(UCLA)} {kind} orders, ST-GCN: AA"
+        sides = {
+            method: studies.orders((AA,), (UCLA, "ST-GCN", method, kind), average)
+            for method in ("BARE", *PENALTIES, "REPLAY")
+        }
+        for method in PENALTIES:
+            yield Claim(
+                "with ST-GCN, penalties are on a par with plain training", row, sides[method],
+                sides["BARE"], relation="near", slack=ON_A_PAR,
+            )  # fmt: skip
+            yield Claim(
+                "with ST-GCN, REPLAY is above penalties", row, sides["REPLAY"], sides[method]
+            )
+
+
+def _claim_sizes(preset: CGLPreset, studies: StudyMeasures) -> Iterator[Claim | TrendClaim]:
+    """Figures 7 and 8."""
+    shown = preset.shown(UCLA)
+    for method in METHODS:
+        (narrow, first, _), *_, (wide, last, _) = studies.sizes(AA, method, "width")
+        yield Claim(
+            "a wider network brings no gain", f"{shown}: AA", (f"{method}, {wide}", last),
+            (f"{method}, {narrow}", first), relation="below", ties=True, slack=NO_GAIN,
+        )  # fmt: skip
+    for method in ("BARE", *PENALTIES):
+        yield TrendClaim(
+            "a deeper network forgets less, penalties and plain training", f"{shown}: AF", method,
+            studies.sizes(AF, method, "depth"), falls=True,
+        )  # fmt: skip
+    yield TrendClaim(
+        "a deeper network is less accurate with REPLAY", f"{shown}: AA", "REPLAY",
+        studies.sizes(AA, "REPLAY", "depth"), falls=True,
     )  # fmt: skip
 
 
@@ -631,6 +916,9 @@ def draw_evolution(data: pd.DataFrame, axis: str) -> Any:
     return grid.figure
 
 
+# Drawn from the same runs as table 2, or needed by the findings as well.
+_OF_ORDERS_AND_SIZES = ("fig1", *SCATTERS, *EVOLUTIONS, "findings")
+
 TABLES = Paper(
     name="cgl", titles=DATA["titles"], paper=PAPER, embedded=EMBEDDED,
     tables={
@@ -641,4 +929,5 @@ TABLES = Paper(
         "5": lambda preset: _grid_value_entry,
     },
     figures=build_figures, counted=("1",), without_data=("4", "5"),
+    folders=dict.fromkeys(("2", *_OF_ORDERS_AND_SIZES), "cgl"),
 )  # fmt: skip
