@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,12 +20,13 @@ def items(count: int, first: int = 0) -> TrainingRows:
 
 def sampler(sizes: list[int], batch: int, *, incomplete_batch: str = "keep",
            memory: list[int] | None = None, pair: bool = False, memory_size: int = 0,
-           seed: int = 0) -> Sampler:  # fmt: skip
+           seed: int = 0, steps_per_epoch: int = 0) -> Sampler:  # fmt: skip
     tables = [pad_runs([items(n, 1000) for n in memory], CPU)] if memory else []
     return Sampler(
         pad_runs([items(n) for n in sizes], CPU), tables, stage=1, batch_size=batch,
         incomplete_batch=incomplete_batch, seeds=[seed + r for r in range(len(sizes))],
         pair=pair, memory_size=memory_size, dtype=torch.float64,
+        steps_per_epoch=steps_per_epoch,
     )  # fmt: skip
 
 
@@ -98,6 +100,18 @@ def test_iterations_are_epochs_end_to_end(sizes, batch, start, count):
         epochs = [step for e in range(start + count) for step in real_rows(alone.epoch(e), 0)]
         assert real_rows(rows, run) == epochs[start : start + count]
         assert all(len(step) == own for step in real_rows(rows, run))
+
+
+@pytest.mark.parametrize("batch", [4, 40], ids=["batches", "all rows at once"])
+def test_epochs_of_so_many_steps_follow_one_another(batch):
+    """Each goes on where the last one ended; runs of any size have the steps asked for."""
+    epochs = sampler([13, 7], batch, steps_per_epoch=5)
+    assert epochs.steps_per_epoch == 5
+    whole = sampler([13, 7], batch).iterations(0, 15)
+    for run in range(2):
+        drawn = [real_rows(epochs(number), run) for number in range(3)]
+        assert [len(steps) for steps in drawn] == [5, 5, 5]
+        assert [step for steps in drawn for step in steps] == real_rows(whole, run)
 
 
 def test_iterations_may_be_cut_anywhere():

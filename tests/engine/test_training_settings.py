@@ -28,6 +28,7 @@ from engram.engine import loop, sampler
 from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
 from engram.engine.trainers import lockstep
+from engram.engine.training import Training
 from engram.memory import Memory
 from engram.methods import ER, EWC, GEM, SI, Finetune
 from engram.methods.method import Method
@@ -60,6 +61,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "wrap": {"incomplete_batch": "wrap"},
     "wrap, small tasks": {"incomplete_batch": "wrap", "batch_size": 40},
     "iterations": {"iterations": 9},
+    "steps per epoch": {"steps_per_epoch": 5, "epochs": 2},
+    "steps per epoch, small tasks": {"steps_per_epoch": 3, "epochs": 2, "batch_size": 50},
     "many iterations, small tasks": {"iterations": 7, "batch_size": 50},
     "clip": {"clip": 0.05},
     "longer first task": {"first_task_scale": 2.0},
@@ -118,7 +121,8 @@ class TestValidation:
         {"restore_best": True, "epochs": 4},
         {"schedule": "plateau", "plateau_patience": 0, "epochs": 6, "plateau_threshold": 0.05},
         ALL_AT_ONCE,
-    ], ids=["stop and restore", "stop", "restore", "plateau", "all"])  # fmt: skip
+        {**ALL_AT_ONCE, "steps_per_epoch": 4},
+    ], ids=["stop and restore", "stop", "restore", "plateau", "all", "all, by steps"])  # fmt: skip
     def test_lockstep_is_the_loop(self, setting):
         """With a method whose state follows every step."""
         both(SI(), VALID, model="normed", **setting)
@@ -132,6 +136,20 @@ class TestValidation:
         trained = train_runs(make_runs(Finetune(), VALID, training=training), together=True)
         steps = {after.stage.steps for after in trained.values()}
         assert len(steps) > 2
+
+    def test_patience_in_epochs_of_steps_means_the_same_on_fewer_rows(self):
+        """A run that never improves takes as many steps on a part of the rows as on all."""
+        whole = VALID[0]
+        part = replace(whole, tasks=tuple(replace(t, train=t.train[::3]) for t in whole))
+        settings = {"patience": 2, "epochs": 9, "lr": 1e-12, "optimizer": "sgd", "batch_size": 4}
+
+        def steps(stream: Stream, **training: Any) -> set[int]:
+            found = Training(**settings, **training)
+            runs = [Run(stream=stream, method=Finetune(), training=found)]
+            return {one.steps for one in Engine(runs, device="cpu").stages()}
+
+        assert steps(whole, steps_per_epoch=7) == steps(part, steps_per_epoch=7) == {3 * 7}
+        assert max(steps(part)) < min(steps(whole))  # counted in passes
 
     @pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
     def test_best_epoch_comes_back(self, together, monkeypatch):

@@ -139,7 +139,7 @@ def test_every_method_goes_on_at_the_step(name, together, tmp_path, monkeypatch,
     [
         {"iterations": 23}, {"evaluate_every": 3}, {"batch_size": 0, "epochs": 7},
         {"optim_reset": False, "optimizer": "sgd"}, {"schedule": "step", "milestones": (1,)},
-        {"incomplete_batch": "wrap"}, {"precision": "float64"},
+        {"incomplete_batch": "wrap"}, {"precision": "float64"}, {"steps_per_epoch": 7},
     ],
     ids=str,
 )  # fmt: skip

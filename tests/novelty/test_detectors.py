@@ -101,6 +101,26 @@ class TestWorkedExamples:
         b2 = novelty.B2(own=own).familiarity(Output(features, features @ rows.mT), rows, seen, {})
         assert (b2 - b1).item() == pytest.approx((after[which] - after[0]).item(), abs=1e-12)
 
+    def test_b2_as_released(self):
+        """Cosine logits, own class by cosine, mean over neighbours that the head has."""
+        rows = torch.tensor([[0.0, 1.0], [1.0, 1.0], [4.0, -1.0], [1.0, 0.0]]).double()
+        features, seen = (
+            torch.tensor([[3.0, 4.0]]).double(),
+            torch.tensor([True, True, True, False]),
+        )
+        x = features[0] / features.norm()
+        near = rows / rows.norm(dim=1, keepdim=True)
+        likely, margins = (near[:3] @ x).softmax(0), []
+        for other in (0, 2):  # the nearest is row 1; row 3 is not seen
+            slope = likely @ near[:3] - near[other]
+            moved = features[0] - 5.0 * (slope - (slope @ x) * x) / features.norm()
+            margins.append((near[1] - near[other]) @ moved / moved.norm())
+        output = Output(features, features @ rows.mT)
+        b1 = novelty.B1().familiarity(output, rows, seen, {})
+        made = novelty.B2(logits="cosine", own="nearest", step=5.0, neighbours=3)
+        b2 = made.familiarity(output, rows, seen, {})
+        assert (b2 - b1).item() == pytest.approx(sum(margins).item() / 2, abs=1e-12)
+
     def test_mahalanobis_stage_by_stage(self):
         detector, net = novelty.Mahalanobis(right=False), Linear(torch.zeros(3, 2).double())
         state = detector.start(facts(3, 2))

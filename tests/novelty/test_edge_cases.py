@@ -36,6 +36,10 @@ class TestRefused:
         with pytest.raises(BadArgument, match="without bias"):
             train(novelty.B2(), **plain)
 
+    def test_more_neighbours_than_classes(self, untrained):
+        with pytest.raises(BadArgument, match=r"rank \+ neighbours - 1: expected at most \d+, "):
+            train(novelty.B2(neighbours=99))
+
     def test_more_neighbours_than_rows(self, untrained):
         with pytest.raises(BadArgument, match="k: expected at most 48"):
             train(novelty.KNN(k=49))

@@ -348,8 +348,7 @@ def _count_steps(run: Run) -> int:
     found = 0
     for stage, task in enumerate(run.stream.tasks):
         epochs, iterations = run.training.length(stage)
-        rows = len(task.train)
-        found += iterations or epochs * math.ceil(rows / (run.training.batch_size or max(1, rows)))
+        found += iterations or epochs * run.training.count_epoch_steps(len(task.train))
     return found
 
 

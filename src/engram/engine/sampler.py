@@ -67,6 +67,7 @@ class Sampler:
         dtype: torch.dtype,
         reservoir: Reservoir | None = None,
         iterations: int = 0,
+        steps_per_epoch: int = 0,
     ) -> None:
         self.main, self.memory, self.stage = main, list(memory), stage
         self._real = main.real  # [R]
@@ -83,6 +84,7 @@ class Sampler:
         self._keys: tuple[int, keys.Key] = (-1, 0)
         self.reservoir = reservoir  # the memory is a reservoir that changes with every step
         self.total = iterations  # 0: epochs are sampled
+        self.epoch_steps = steps_per_epoch  # 0: an epoch is a pass over the rows
         self._first: StepRows | None = None  # the rows of every epoch, where they are the same
 
     # -- epochs and stretches, to be called in order -----------------------------------------------
@@ -96,6 +98,8 @@ class Sampler:
         if self.total:
             start = number * STEPS_PER_STRETCH
             return self.iterations(start, min(start + STEPS_PER_STRETCH, self.total))
+        if self.epoch_steps:
+            return self.iterations(number * self.epoch_steps, (number + 1) * self.epoch_steps)
         if not self.fixed:
             return self.epoch(number)
         self._first = self._first or self.epoch(0)
@@ -132,7 +136,8 @@ class Sampler:
     def fixed(self) -> bool:
         """Whether every epoch has exactly the same rows."""
         drawn = bool(self.memory) and bool(self.memory_size)
-        return self.whole and not drawn and self.reservoir is None and not self.total
+        passes = not self.total and not self.epoch_steps  # an epoch is a pass over the rows
+        return self.whole and not drawn and self.reservoir is None and passes
 
     def reseed_rows(self, rows: StepRows, epoch: int) -> StepRows:
         """Return the rows of a fixed epoch with the keys of another epoch."""
@@ -144,13 +149,17 @@ class Sampler:
 
     @property
     def steps_per_epoch(self) -> int:
+        return self.epoch_steps or self._steps_per_pass
+
+    @property
+    def _steps_per_pass(self) -> int:
         if self.incomplete_batch == "drop":
             return max(1, self.main.length // self.batch)
         return -(-self.main.length // self.batch)
 
     def epoch(self, epoch: int) -> StepRows:
         """Sample one pass over the rows of every run."""
-        steps, size = self.steps_per_epoch, self.batch
+        steps, size = self._steps_per_pass, self.batch
         place = torch.arange(steps * size, device=self.device).expand(len(self.seeds), -1)
         epochs = torch.full((len(self.seeds), steps), epoch, device=self.device)
         order = self._permutations(torch.full_like(self.seeds, epoch))  # [R, n]
@@ -166,9 +175,9 @@ class Sampler:
         return self._step_rows(index, real, epochs, inside)
 
     def iterations(self, start: int, stop: int) -> StepRows:
-        """Sample iterations: consecutive shuffled epochs without incomplete last batches."""
+        """Sample iterations: consecutive shuffled passes without incomplete last batches."""
         size, device = self.batch, self.device
-        per = torch.clamp(self._real // size, min=1)[:, None]  # [R, 1] steps per epoch
+        per = torch.clamp(self._real // size, min=1)[:, None]  # [R, 1] steps per pass
         step = torch.arange(start, stop, device=device)[None]  # [1, S]
         epochs, inside = step // per, step % per  # [R, S]
         first = epochs[:, :1]
@@ -415,7 +424,7 @@ def build_sampler(
         main, memory, seeds=seeds, stage=stage, reservoir=reservoir,
         batch_size=training.rows_per_step, incomplete_batch=training.incomplete_batch,
         pair=replay.kind == "pair", memory_size=size, dtype=learners[0].feed.dtype,
-        iterations=training.length(stage)[1],
+        iterations=training.length(stage)[1], steps_per_epoch=training.steps_per_epoch,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +17,8 @@ SCHEDULES = ("constant", "step", "plateau", "cosine")
 WATCHED_SCORES = ("loss", "score", "accuracy", "precision_weighted_jaccard")
 INCOMPLETE_BATCHES = ("keep", "drop", "wrap")
 WHOLE_NUMBERS = (
-    "iterations", "batch_size", "plateau_patience", "patience", "evaluate_every", "evaluate_rows",
-    "warmup_steps",
+    "iterations", "batch_size", "steps_per_epoch", "plateau_patience", "patience",
+    "evaluate_every", "evaluate_rows", "warmup_steps",
 )  # fmt: skip
 PRECISIONS: dict[str, tuple[torch.dtype, torch.dtype | None]] = {  # of weights; of autocast
     "float32": (torch.float32, None), "tf32": (torch.float32, None),
@@ -36,6 +37,11 @@ class Training:
     epochs, iterations, first_task_scale
         Training length of a task: passes over its rows, or optimiser steps (`epochs` is then
         ignored). `first_task_scale` multiplies the length of the first task.
+    steps_per_epoch
+        Steps of an epoch, whatever number of rows a task has: shuffled passes follow one another
+        without incomplete batches, and an epoch may end inside one. Then `epochs`, `patience`,
+        `plateau_patience` and `milestones`, which count epochs, mean as much training on a tenth of
+        the rows as on all of them. 0: one pass over the rows.
     batch_size, incomplete_batch
         Rows per step; 0 means all rows at once. `incomplete_batch`, what to do with a last batch of
         an epoch that has fewer rows: ``keep`` it, ``drop`` it, or ``wrap`` around to the first rows
@@ -109,6 +115,7 @@ class Training:
 
     epochs: int = 1
     iterations: int = 0
+    steps_per_epoch: int = 0
     first_task_scale: float = 1.0
     batch_size: int = 64
     incomplete_batch: str = "keep"
@@ -193,6 +200,18 @@ class Training:
     def validates(self) -> bool:
         """Whether training uses in-task validation rows."""
         return self.schedule == "plateau" or self.patience > 0 or self.restore_best
+
+    def count_epoch_steps(self, rows: int) -> int:
+        """Return the number of batches in an epoch of a task of so many rows.
+
+        Examples
+        --------
+        >>> Training(batch_size=64).count_epoch_steps(1600)
+        25
+        >>> Training(batch_size=64, steps_per_epoch=125).count_epoch_steps(1600)
+        125
+        """
+        return self.steps_per_epoch or math.ceil(rows / (self.batch_size or max(1, rows)))
 
     def length(self, stage: int) -> tuple[int, int]:
         """Return (epochs, iterations) of a stage; one of them is 0."""

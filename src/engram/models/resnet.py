@@ -68,13 +68,15 @@ class StagedNetwork(nn.Module):
     stem: nn.Module
 
     def add_stages(
-        self, stages: Sequence[nn.Module], *, features: int, dropout: float, he: bool
-    ) -> None:
+        self, stages: Sequence[nn.Module], *, features: int, dropout: float, he: bool,
+        embedding: int = 0,
+    ) -> None:  # fmt: skip
         """Lay the stages behind the stem; `he` draws all convolutions as He et al. do."""
         self.lower = nn.Sequential(*stages[:-1])
         self.upper = stages[-1]
         self.dropout = Dropout(dropout)
-        self.features = features
+        self.features = check_int("embedding", embedding, 0) or features
+        self.embedding = nn.Linear(features, embedding) if embedding else None
         self.root_modules = ("stem", "lower")
         if he:
             for module in self.modules():
@@ -86,7 +88,10 @@ class StagedNetwork(nn.Module):
         return z
 
     def body(self, z: Tensor) -> Tensor:
-        y: Tensor = self.dropout(self.upper(z).mean((-2, -1)))
+        y: Tensor = self.upper(z).mean((-2, -1))
+        if self.embedding is not None:
+            y = self.embedding(y)
+        y = self.dropout(y)
         return y
 
     def forward(self, x: Tensor) -> Tensor:
@@ -106,6 +111,8 @@ class ResNet(StagedNetwork):
         Whether the last block ends in ReLU; cosine heads want features of both signs.
     dropout
         Probability of dropping features before the head.
+    embedding
+        Width of a linear layer after the mean, whose outputs are then the features; 0: none.
     he
         He's normal initialisation of the convolutions instead of torch's default.
 
@@ -123,6 +130,7 @@ class ResNet(StagedNetwork):
         blocks: int,
         last_relu: bool = True,
         dropout: float = 0.0,
+        embedding: int = 0,
         he: bool = False,
     ) -> None:
         super().__init__()
@@ -140,7 +148,7 @@ class ResNet(StagedNetwork):
                 layers.append(BasicBlock(inputs, width, stride, relu=last_relu or not final))
                 inputs = width
             stages.append(nn.Sequential(*layers))
-        self.add_stages(stages, features=inputs, dropout=dropout, he=he)
+        self.add_stages(stages, features=inputs, dropout=dropout, he=he, embedding=embedding)
 
 
 def resnet32(
@@ -164,14 +172,17 @@ def resnet32(
 
 
 def resnet18_slim(
-    sample_shape: tuple[int, ...], *, nf: int = 20, last_relu: bool = True, dropout: float = 0.0
-) -> ResNet:
+    sample_shape: tuple[int, ...], *, nf: int = 20, last_relu: bool = True, dropout: float = 0.0,
+    embedding: int = 0,
+) -> ResNet:  # fmt: skip
     """Slim ResNet-18: 4 stages of 2 blocks, nf (20: GEM, 40: novelty detection) to 8 nf wide.
 
     Examples
     --------
     >>> resnet18_slim((3, 56, 56), nf=40).features
     320
+    >>> resnet18_slim((3, 56, 56), nf=40, embedding=200).features
+    200
     """
     base = check_int("nf", nf, 1)
     return ResNet(
@@ -180,6 +191,7 @@ def resnet18_slim(
         blocks=2,
         last_relu=last_relu,
         dropout=dropout,
+        embedding=embedding,
     )
 
 

@@ -1,11 +1,12 @@
-"""Baseline B2 of the continual novelty detection benchmark: B1 and a step to the next class."""
+"""Baseline B2 of the continual novelty detection benchmark: B1 and steps to the next classes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from engram.errors import bad, check_choice, check_float, check_int
@@ -17,14 +18,19 @@ from engram.novelty.detector import Facts, OutputDetector, State, mask_logits
 
 @dataclass(frozen=True)
 class B2(OutputDetector):
-    """B1, plus how well features keep their class after a step towards the neighbouring one.
+    """B1, plus how well features keep their class after a step towards a neighbouring one.
+
+    The defaults are the text of the paper; its authors' code is
+    ``B2(logits="cosine", own="nearest", neighbours=n)``, with `step` and n tuned outside.
 
     Parameters
     ----------
     step
         Length of the gradient step.
     rank
-        Which class is the neighbour: 2 is the second nearest by cosine.
+        Which class is the (first) neighbour: 2 is the second nearest by cosine.
+    neighbours
+        Number of neighbours, from `rank` on; each has a step of its own, and the mean is added.
     logits
         What the step's cross-entropy is of: ``dot`` products, or ``cosine``.
     own
@@ -43,31 +49,54 @@ class B2(OutputDetector):
 
     step: float = 1.0
     rank: int = 2
+    neighbours: int = 1
     logits: str = "dot"
     own: str = "predicted"
+
+    searched: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "step": (0.01, 0.1, 1.0, 10.0), "neighbours": (1, 3),
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         check_float("step", self.step, 0.0, float("inf"))
         check_int("rank", self.rank, 2)
+        check_int("neighbours", self.neighbours, 1)
         check_choice("logits", self.logits, ("dot", "cosine"))
         check_choice("own", self.own, ("predicted", "nearest"))
 
     def refuse(self, facts: Facts) -> None:
         refuse_bias(type(self).__name__, facts)
-        if self.rank > facts.columns:
-            raise bad("rank", f"at most {facts.columns}, the number of classes", self.rank)
+        if self._last > facts.columns:
+            most = f"at most {facts.columns}, the number of classes, for the last neighbour"
+            raise bad("rank + neighbours - 1", most, self._last)
+
+    @property
+    def _last(self) -> int:
+        """The rank of the last neighbour."""
+        return self.rank + self.neighbours - 1
 
     @property
     def only_scores(self) -> tuple[str, ...]:
-        return ("step", "rank", "logits", "own")
+        return ("step", "rank", "neighbours", "logits", "own")
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
-        near = mask_logits(cosines(output.features, rows), columns).topk(self.rank, -1).indices
-        own, other = near[..., :1], near[..., -1:]
+        near = mask_logits(cosines(output.features, rows), columns).topk(self._last, -1).indices
+        own, others = near[..., :1], near[..., self.rank - 1 :]
         if self.own == "predicted":
             own = mask_logits(output.logits, columns).argmax(-1, keepdim=True)
-        # a head of fewer classes has no such neighbour: the own class stands in for it
-        other = torch.where(columns.to(other)[other] > 0, other, own)
+        # a head of fewer classes lacks some of these neighbours
+        there = columns.to(others)[others] > 0
+        kept = [
+            torch.where(seen, self._margin(output, rows, columns, own, other), 0.0)
+            for other, seen in zip(others.split(1, -1), there.split(1, -1), strict=True)
+        ]
+        stays = torch.cat(kept, -1).sum(-1) / there.sum(-1).clamp(min=1)
+        return expected_cosine(output, rows, columns) + stays
+
+    def _margin(
+        self, output: Output, rows: Tensor, columns: Tensor, own: Tensor, other: Tensor
+    ) -> Tensor:
+        """By how much [B, 1] the own class is nearer than another one after a step towards it."""
 
         def away(features: Tensor) -> Tensor:
             dot = self.logits == "dot"
@@ -76,6 +105,5 @@ class B2(OutputDetector):
             return -likely.gather(-1, other).sum()
 
         moved = output.features - self.step * differentiate(away)(output.features)
-        after = F.normalize(moved, dim=-1) @ F.normalize(rows, dim=-1).mT
-        stays = after.gather(-1, own) - after.gather(-1, other)
-        return expected_cosine(output, rows, columns) + stays[..., 0]
+        after = cosines(moved, rows)
+        return after.gather(-1, own) - after.gather(-1, other)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -54,9 +53,7 @@ def _count_stage_steps(run: Run, stage: int) -> int:
     epochs, iterations = run.training.length(stage)
     if iterations:
         return iterations
-    rows, batch = _count_epoch_rows(run, stage), run.training.batch_size
-    per = 1 if not batch else math.ceil(rows / batch)
-    return epochs * per
+    return epochs * run.training.count_epoch_steps(_count_epoch_rows(run, stage))
 
 
 def _count_epoch_rows(run: Run, stage: int) -> int:

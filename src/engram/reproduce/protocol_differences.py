@@ -32,7 +32,9 @@ KINDS = {
 }
 _NOT_COMPARED = {"label", "keep", "stream.head", "stream.name", "stream.tasks", "stream.rows",
           "stream.domains", "stream.view", "stream.new"}  # fmt: skip
-_LENGTH_FIELDS = {"epochs", "iterations", "first_task_scale", "patience", "restore_best"}
+_LENGTH_FIELDS = {
+    "epochs", "iterations", "steps_per_epoch", "first_task_scale", "patience", "restore_best",
+}  # fmt: skip
 _ABSENT = "not set"
 
 

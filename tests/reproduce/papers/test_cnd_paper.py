@@ -28,7 +28,6 @@ from engram.reproduce.papers.cnd_paper import (
     EMBEDDED,
     PAPER,
     TINY,
-    VGG,
     Claim,
     CNDRow,
     check_findings,
@@ -98,15 +97,32 @@ def test_rows(method, kind, values):
     assert made.stream["kind"] == "tinyimagenet_seq"
     assert made.stream.get("shared_head", False) == shared
     assert made.training.scope == ("seen" if shared else "own")
-    assert (made.training.epochs, made.training.patience, made.training.batch_size) == (30, 5, 64)
+    training = made.training
+    assert (training.steps_per_epoch, training.batch_size) == (125, 64)
+    assert (training.epochs, training.patience, training.plateau_patience) == (100, 20, 10)
     assert made.model["head"] == {"name": "linear", "bias": False}
 
 
-def test_vgg_is_given_time():
-    """At chance for its first epochs, it would be stopped there."""
-    training = recipe(PAPER, row("LwF", backbone=VGG)).training
-    assert (training.epochs, training.patience, training.plateau_patience) == (30, 0, 8)
-    assert training.restore_best
+def test_the_proxy_is_trained_with_both_schedules():
+    """Same rows, network and methods; what differs is how patience is counted."""
+    table = find_table("cnd/schedule")
+    by_label = {one.label: one for one in table.recipes}
+    long, short = (by_label[f"LwF (CIFAR-100, LeNet{more})"] for more in ("", ", short"))
+    assert (long.stream, long.model, long.method) == (short.stream, short.model, short.method)
+    assert len(long.stream["order"]) == 20
+    fields = ("steps_per_epoch", "epochs", "patience", "plateau_patience")
+    values = [[getattr(one.training, name) for name in fields] for one in (long, short)]
+    assert values == [[31, 100, 20, 10], [0, 30, 5, 3]]
+    assert by_label["ER-25s (CIFAR-100, LeNet, cosine)"].method.memory.total == 90  # 5.6 %
+    assert "schedule" not in {figure.name for figure in find_table("cnd/all").figures}
+
+
+def test_exemplars_may_be_the_papers_share_of_the_rows():
+    preset = assign_settings(PAPER, ["tiny.share=0.2"])
+    totals = [recipe(preset, row(method)).method.memory.total for method in ("ER-25s", "SSIL-50s")]
+    assert totals == [900, 1800]
+    with refuses("share"):
+        assign_settings(PAPER, ["tiny.share=0"])
 
 
 def test_a_sequence_that_is_not_here_is_named(tmp_path):
@@ -127,7 +143,11 @@ def test_last_layers():
     cell = next(c for c in read_cells("cnd", "3") if c["method"] == "ER-25s")
     (made,) = find_table("cnd/3").entry(cell).recipes
     assert made.model["head"]["name"] == "cosine"
-    assert [probe.name for probe in made.probes] == ["features", "softmax", "b1", "b2"]
+    assert made.model["embedding"] == 200  # in front of normalised heads alone
+    assert "embedding" not in recipe(PAPER, row("ER-25s")).model
+    names = [probe.name for probe in made.probes]
+    assert names[:3] == ["features", "softmax", "b1"]
+    assert names[3:] == ["tuned b2 logits=cosine own=nearest over step, neighbours"]
     biased = recipe(PAPER, row("FineTune", head="biased"))
     assert biased.model["head"] == {"name": "linear"}
     names = {type(probe).__name__ for probe in biased.probes}

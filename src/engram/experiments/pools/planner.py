@@ -176,9 +176,10 @@ def estimate_work(run: Run, parameters: int) -> float:
             if phase.rows == "none":
                 continue
             steps = phase.iterations or (0 if phase.epochs else iterations)
-            passes = phase.epochs or epochs
+            length = phase.epochs or epochs
+            steps = steps or length * run.training.steps_per_epoch
             rows += 3.0 * (
-                steps * (batch or len(task.train)) if steps else passes * len(task.train)
+                steps * (batch or len(task.train)) if steps else length * len(task.train)
             )
         scored = run.stream.tasks if run.unseen else run.stream.tasks[: stage + 1]
         rows += sum(len(one.test) for one in scored)

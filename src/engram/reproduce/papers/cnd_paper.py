@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from engram.reproduce.paper_table import Measure
 
 TINY, EIGHT = "TinyImageNet", "Eight-Task"
+PROXY = "CIFAR-100"  # not of the paper: a small sequence, for what takes too long on the others
 RESNET, VGG, ALEXNET = "ResNet", "VGG", "AlexNet"
 MULTI, SHARED = "multi-head", "shared-head"
 HEAD_VIEWS = {MULTI: "multi", SHARED: "single"}
@@ -70,9 +71,21 @@ class CNDProtocol:
         A stream of that name, or ``classes``: `classes_per_task` of them in each stage.
     stages
         How many there are; rows of some tables are means over them.
+    classes
+        Only the first so many classes of the data; 0: all.
+    steps_per_epoch
+        Steps of an epoch, in which `CNDPreset.epochs` and patience are counted: those that the
+        paper's rows make, so that training is as long where only a part of them is there. 0: a pass
+        over the rows that are there.
+    share
+        Exemplars of the paper that are kept: with a fifth of its rows, .2 keeps the same share of
+        them.
     models, layers
         The networks by their names in the paper, and those layers of each that Mahalanobis reads
         besides the features.
+    normalised
+        Options of some of these networks beside those in `models` where the last layer is
+        normalised: the released ResNet then has a linear layer of 200 before it.
     training
         Training options of some of these networks beside the preset's.
     outside
@@ -85,24 +98,30 @@ class CNDProtocol:
     options: Mapping[str, Any] = default_options()
     sequence: str = "classes"
     stages: int = 10
+    classes: int = 0
     classes_per_task: int = 20
+    steps_per_epoch: int = 0
+    share: float = 1.0
     batch_size: int = 64
     learning_rate: float = 0.01
     models: Mapping[str, Any] = default_options()
     layers: Mapping[str, Sequence[str]] = default_options(**DATA["layers"])
+    normalised: Mapping[str, Any] = default_options()
     training: Mapping[str, Any] = default_options()
     outside: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         check_choice("sequence", self.sequence, SEQUENCES)
         check_ints(self, "stages", "classes_per_task", "batch_size", low=1)
+        check_ints(self, "classes", "steps_per_epoch")
         check_float("learning_rate", self.learning_rate, open_low=True)
+        check_float("share", self.share, 0.0, 1.0, open_low=True)
 
     def on(self, data: Data, name: str) -> CNDProtocol:
         """The same on other data: equal tasks of its classes, and no outside set, so no tuning."""
         size = fit_classes_per_task(data, self.classes_per_task, self.stages, name)
         return replace(
-            self, data=name, options={}, sequence="classes", classes_per_task=size,
+            self, data=name, options={}, sequence="classes", classes=0, classes_per_task=size,
             stages=data.n_classes // size, outside=None,
         )  # fmt: skip
 
@@ -127,9 +146,12 @@ class CNDPreset(PaperPreset[CNDProtocol]):
         Share of the training rows for early stopping, tuning and thresholds; not augmented (N17).
     epochs, patience, restore_best
         Longest training of a stage, epochs without a better validation accuracy after which it
-        ends, and whether the best epoch counts (N8).
+        ends, and whether the best epoch counts (N8). An epoch has `CNDProtocol.steps_per_epoch`.
     plateau_patience
         Epochs without a lower validation loss after which the learning rate falls to a tenth.
+    short
+        Training options of the rows with which ``schedule`` compares: patience in passes over the
+        rows, however few they are.
     head, shared_head, control
         The last layer of all rows, of the shared-head rows of table 3 (normalised, as the paper
         says of them), and of the row that is trained again with a bias.
@@ -152,18 +174,22 @@ class CNDPreset(PaperPreset[CNDProtocol]):
         ``zero`` counts it as 0, as the released code does, ``left_out`` does not count it (N19).
     """
 
-    parts: ClassVar = {"tiny": TINY, "eight": EIGHT}
-    official: ClassVar = {TINY: "tiny_imagenet", EIGHT: "eight_task"}
+    parts: ClassVar = {"tiny": TINY, "eight": EIGHT, "proxy": PROXY}
+    official: ClassVar = {TINY: "tiny_imagenet", EIGHT: "eight_task", PROXY: "cifar100"}
 
     tiny: CNDProtocol | None = PROTOCOLS["tiny"]
     eight: CNDProtocol | None = PROTOCOLS["eight"]
+    proxy: CNDProtocol | None = PROTOCOLS["proxy"]
     seeds: int = 1
     order_seed: int = 0
     valid: float = 0.2
-    epochs: int = 30
-    patience: int = 5
+    epochs: int = 100
+    patience: int = 20
     restore_best: bool = True
-    plateau_patience: int = 3
+    plateau_patience: int = 10
+    short: Mapping[str, Any] = default_options(
+        steps_per_epoch=0, epochs=30, patience=5, plateau_patience=3
+    )
     momentum: float = 0.9
     weight_decay: float = 0.0
     augment: tuple[str, ...] = ("resized_crop", "flip")
@@ -206,18 +232,21 @@ EMBEDDED = DATA.build(CNDPreset, "embedded")
 
 
 # -- rows and recipes ------------------------------------------------------------------------------
+BASELINES = ("B1", "B2")
 STREAM_KINDS = {MULTI: "task_incremental", SHARED: "class_incremental"}
 PLAIN, COSINE, BIASED = "plain", "cosine", "biased"  # which last layer a row is trained with
+SHORT = "short"  # the schedule of `CNDPreset.short`
 
 
 @dataclass(frozen=True, kw_only=True)
 class CNDRow:
-    """A row of a table: who learns what with which network and last layer."""
+    """A row of a table: who learns what with which network, last layer and schedule."""
 
     dataset: str
     method: str
     backbone: str = RESNET
     head: str = PLAIN
+    schedule: str = ""
 
     @property
     def setting(self) -> str:
@@ -230,6 +259,8 @@ def list_rows(dataset: str) -> list[CNDRow]:
     """Every row of a sequence, in the order in which they are trained where time is short."""
     multi = [name for name in ROWS if ROWS[name]["head"] == MULTI]
     shared = [name for name in ROWS if ROWS[name]["head"] == SHARED]
+    if dataset == PROXY:
+        return list(_list_figure_rows(DATA["figures"]["schedule"]["rows"]))
     if dataset == EIGHT:
         return [CNDRow(dataset=dataset, method=name, backbone=ALEXNET) for name in multi]
     return [
@@ -242,8 +273,11 @@ def list_rows(dataset: str) -> list[CNDRow]:
 
 def row_label(preset: CNDPreset, row: CNDRow) -> str:
     """What a row is called in records and reports."""
-    words = [preset.shown(row.dataset), row.backbone, *([row.head] if row.head != PLAIN else [])]
-    return f"{row.method} ({', '.join(words)})"
+    return f"{row.method} ({', '.join([preset.shown(row.dataset), row.backbone, *_variants(row)])})"
+
+
+def _variants(row: CNDRow) -> list[str]:
+    return [word for word in (row.head, row.schedule) if word not in (PLAIN, "")]
 
 
 def row_name(row: CNDRow) -> str:
@@ -255,7 +289,7 @@ def row_name(row: CNDRow) -> str:
     'LwF, VGG'
     """
     more = [row.backbone] if row.backbone != RESNET else []
-    return ", ".join([row.method, *more, *([row.head] if row.head != PLAIN else [])])
+    return ", ".join([row.method, *more, *_variants(row)])
 
 
 def recipe(preset: CNDPreset, row: CNDRow) -> Recipe:
@@ -266,23 +300,29 @@ def recipe(preset: CNDPreset, row: CNDRow) -> Recipe:
     >>> from engram.reproduce.papers.cnd_paper import PAPER
     >>> made = recipe(PAPER, CNDRow(dataset="TinyImageNet", method="ER-25s"))
     >>> made.method.memory.total, made.training.epochs, made.stream["kind"]
-    (4500, 30, 'tinyimagenet_seq')
+    (4500, 100, 'tinyimagenet_seq')
     >>> [probe.name for probe in made.probes][:3]
     ['features', 'softmax', 'tuned odin over epsilon']
     """
     protocol, setting = preset.protocol(row.dataset), row.setting
     return Recipe.of({
         "stream": _stream(preset, protocol, setting),
-        "model": {**protocol.models[row.backbone], "head": dict(_head_spec(preset, row.head))},
-        "method": method_spec(preset, row.method),
+        "model": {
+            **protocol.models[row.backbone],
+            **(protocol.normalised.get(row.backbone, {}) if row.head == COSINE else {}),
+            "head": dict(_head_spec(preset, row.head)),
+        },
+        "method": method_spec(preset, row.method, protocol.share),
         "training": {
-            "epochs": preset.epochs, "patience": preset.patience,
+            "epochs": preset.epochs, "steps_per_epoch": protocol.steps_per_epoch,
+            "patience": preset.patience,
             "restore_best": preset.restore_best, "batch_size": protocol.batch_size,
             "optimizer": "sgd", "lr": protocol.learning_rate, "momentum": preset.momentum,
             "weight_decay": preset.weight_decay, "schedule": "plateau", "factor": 0.1,
             "plateau_patience": preset.plateau_patience, "augment": list(preset.augment),
             "scope": "own" if setting == MULTI else "seen", "precision": preset.precision,
             **protocol.training.get(row.backbone, {}),
+            **(preset.short if row.schedule == SHORT else {}),
         },
         "detectors": detector_specs(preset, row), "seeds": preset.seeds, "keep": preset.keep,
         "probes": [{"name": "engram.probes:Features", "items": preset.features}],
@@ -296,8 +336,10 @@ def _stream(preset: CNDPreset, protocol: CNDProtocol, setting: str) -> dict[str,
         "valid": preset.valid,
     }  # fmt: skip
     if protocol.sequence == "classes":
+        some = {"order": list(range(protocol.classes))} if protocol.classes else {}
         return {
             **where,
+            **some,
             "kind": STREAM_KINDS[setting],
             "classes_per_task": protocol.classes_per_task,
         }
@@ -310,14 +352,20 @@ def _head_spec(preset: CNDPreset, head: str) -> Mapping[str, Any]:
     return heads[check_choice("head", head, heads)]
 
 
-def method_spec(preset: CNDPreset, method: str) -> dict[str, Any]:
-    """The plain form of a row's method."""
+def method_spec(preset: CNDPreset, method: str, share: float = 1.0) -> dict[str, Any]:
+    """The plain form of a row's method; of its exemplars a share is kept.
+
+    Examples
+    --------
+    >>> method_spec(PAPER, "SSIL-50s", share=0.2)["memory"]
+    {'total': 1800, 'shared_by': 'task'}
+    """
     if method not in ROWS:
         raise unknown("method", method, ROWS)
     row = ROWS[method]
     spec = {"name": row["method"], **(getattr(preset, row["options"]) if "options" in row else {})}
     if "size" in row:
-        size = getattr(preset, row["size"])
+        size = max(1, round(share * getattr(preset, row["size"])))
         shared = {"total": size, "shared_by": preset.memory}
         spec["memory"] = {"per_class": size} if preset.memory == "per_class" else shared
     return spec
@@ -327,15 +375,17 @@ def detector_specs(preset: CNDPreset, row: CNDRow) -> list[dict[str, Any]]:
     """The detectors of a row: all but those that its last layer or its purpose leaves out.
 
     B1 and B2 need a last layer without bias. Normalised shared heads are trained for table 3,
-    which compares these two with Softmax; the others would cost more than the training.
+    which compares these two with Softmax, as the proxy does; the others would cost more than the
+    training.
     """
     protocol = preset.protocol(row.dataset)
     layers, tunes = list(protocol.layers.get(row.backbone, ())), protocol.outside is not None
     combine = {"combine": "logistic"} if tunes else {}
     found = []
     for name, options in preset.detectors.items():
-        left_out = row.head == BIASED and name in ("B1", "B2")
-        left_out |= row.head == COSINE and name not in ("Softmax", "B1", "B2")
+        left_out = row.head == BIASED and name in BASELINES
+        few = row.head == COSINE or row.dataset == PROXY
+        left_out |= few and name not in ("Softmax", *BASELINES)
         if options is None or left_out:
             continue
         more = {"layers": layers, **combine} if name == "Mahalanobis" and layers else {}
@@ -410,6 +460,7 @@ def _rank(preset: CNDPreset) -> Callable[[Recipe], int]:
 # One long table, whatever they show: a row of plots per `row` (method and network), a column per
 # `measure`, a curve per `line` (detector, set or method) over `x`; shares are percentages.
 NUMBER_COLUMNS = ("row", "measure", "line", "x", "value", "std")
+SCHEDULE_COLUMNS = ("row", "schedule", "measure", "value", "std", "repetitions")
 MAP_COLUMNS = ("row", "stage", "set", "task", "x", "y")
 METRIC_NAMES: Mapping[str, str] = DATA["metric_names"]
 DETECTOR_NAMES: Mapping[str, str] = DATA["detector_names"]
@@ -479,6 +530,26 @@ def feature_statistic(statistic: str) -> Callable[[Result, RecipesByRow], pd.Dat
         return make_frame(records, NUMBER_COLUMNS)
 
     return data
+
+
+def compare_schedules(result: Result, rows: RecipesByRow) -> pd.DataFrame:
+    """Accuracy after the last stage, and how far B1 and B2 are above Softmax, means over stages."""
+    records: Records = []
+    for row, made in rows.items():
+        head = HEAD_VIEWS[row.setting]
+        stages = range(int(result.tasks.max()) - 1) if len(result) else range(0)
+        accuracy = measures.metric("average_accuracy", made, head=head, percent=True)
+        softmax, *others = (
+            detection_metric(made, name.lower(), "mean_auroc", stages)
+            for name in ("Softmax", *BASELINES)
+        )
+        numbers = {"Acc": accuracy, "mAUC of Softmax": softmax}
+        for name, one in zip(BASELINES, others, strict=True):
+            numbers[f"mAUC of {name} - Softmax"] = measures.difference(one, softmax)
+        for name, measure in numbers.items():
+            names = {"row": row.method, "schedule": row.schedule or "released", "measure": name}
+            records += mean_records(names, np.asarray(measure(result), np.float64))
+    return make_frame(records, SCHEDULE_COLUMNS)
 
 
 def feature_maps(result: Result, rows: RecipesByRow) -> pd.DataFrame:
@@ -682,7 +753,7 @@ def _list_figure_rows(groups: Sequence[str] | str) -> tuple[CNDRow, ...]:
     if groups == "all":
         return tuple(list_rows(TINY))
     named = [DATA["groups"][group] for group in groups]
-    defaults = {"dataset": TINY, "backbone": RESNET, "head": PLAIN}
+    defaults = {"dataset": TINY, "backbone": RESNET, "head": PLAIN, "schedule": ""}
     return tuple(
         CNDRow(method=method, **{key: group.get(key, value) for key, value in defaults.items()})
         for group in named for method in group["methods"]
@@ -699,6 +770,7 @@ def _make_drawing(layout: Mapping[str, Any]) -> CNDDrawing:
         "accuracies": (final_accuracies, draw_panels),
         "last_task": (auc_against_last, draw_panels),
         "maps": (feature_maps, draw_maps),
+        "schedules": (compare_schedules, draw_table),
         "findings": (check_findings, draw_table),
     }
     data, draw = numbers[layout["numbers"]]
@@ -736,5 +808,6 @@ TITLES: Mapping[str, str] = {
 TABLES = Paper(
     name="cnd", titles=TITLES, paper=PAPER, embedded=EMBEDDED, figures=build_figure,
     tables=dict.fromkeys(_TABLES, make_entries), rank=_rank,
-    groups={"all": (*_TABLES, *DRAWINGS)}, folders=dict.fromkeys(TITLES, "cnd"),
+    groups={"all": (*_TABLES, *(name for name in DRAWINGS if name != "schedule"))},
+    folders=dict.fromkeys(TITLES, "cnd"),
 )  # fmt: skip
