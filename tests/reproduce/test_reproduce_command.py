@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 import typer
@@ -10,6 +12,7 @@ from engram.cli.console import CommandGroup
 from engram.experiments.sweep import sweep
 from engram.reproduce import verdicts
 from engram.reproduce.papers import PAPER_NAMES
+from engram.reproduce.shipped_results import shipped_findings
 
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
 app.command("reproduce")(reproduce_command.reproduce)
@@ -91,7 +94,7 @@ def test_dry_run_trains_nothing(tmp_path):
     assert "Vanilla (digits, both heads)" in costs
     lines = cells.splitlines()
     assert lines[0].split() == ["cell", "metric", "printed", "can", "be", "made", "reason"]
-    wanted = "digits single-head Vanilla lambda=0 A(%) 38 yes other data; epochs unstated"
+    wanted = "digits single-head Vanilla lambda=0 A(%) 38 yes other data"
     assert " ".join(lines[1].split()) == wanted
     assert len(lines) == 3
     assert not (tmp_path / "runs").exists()
@@ -221,7 +224,7 @@ def test_on_other_data_of_the_same_kind(tmp_path):
     assert set(found["cell"]) == {"digits single-head Vanilla lambda=0"}
     assert found["printed"].tolist() == [38.0, 0.62]
     assert set(found["verdict"]) == {"not comparable"}
-    assert set(found["reason"]) == {"other data; epochs unstated"}
+    assert set(found["reason"]) == {"other data"}
     counts = call("reproduce", "rwalk", "--on", "digits", "--format", "csv").stdout.splitlines()
     assert counts[1].endswith(",78,2,0,0,0,2,76")
 
@@ -229,3 +232,18 @@ def test_on_other_data_of_the_same_kind(tmp_path):
 def test_every_verdict_has_a_style():
     shown = {verdicts.AGREES, verdicts.DIFFERS, verdicts.UNDECIDED}
     assert set(reproduce_command.STYLES) == shown | {verdicts.NOT_COMPARABLE, verdicts.NOT_RUN}
+
+
+def test_findings_are_counted_beside_those_that_ship(tmp_path, capsys):
+    claim = {"finding": "AGEM and finetune last", "row": "", "printed_holds": "yes"}
+    lines = [{**claim, "holds": holds} for holds in ("yes", "no", "undecided", "yes")]
+    file = tmp_path / "findings.csv"
+    pd.DataFrame(lines).to_csv(file, index=False)
+    table = SimpleNamespace(name="iirc/findings")
+    made = SimpleNamespace(figures=(file,), plan=SimpleNamespace(table=table))
+    reproduce_command._print_findings(made)
+    *_, line = capsys.readouterr().out.splitlines()
+    known = shipped_findings("iirc").set_index("finding").loc["AGEM and finetune last"]
+    shown = f"{known['yes']} of {known['comparisons']}"
+    assert line.split("last")[1].split() == ["4", "2", "1", "1", "0", *["4", "of", "4"],
+                                             *shown.split()]  # fmt: skip
