@@ -240,6 +240,14 @@ def test_skeletons():
             agree(text.split(" / "), found[["AOPD", "MOPD"]].tolist())
 
 
+def test_findings_on_skeletons_are_counted_on_their_page():
+    found = recorded("cgl-findings")
+    held = found["holds"].value_counts()
+    text = " ".join((ROOT / "docs/protocols/cgl.md").read_text().split())
+    assert f"Of {len(found)} comparisons that try {found['finding'].nunique()} claims" in text
+    assert f"{held['yes']} hold, {held['no']} do not, and {held['not run']} wait" in text
+
+
 def test_findings_of_novelty_are_of_the_runs_of_the_tables():
     cells = recorded("cnd-all").astype({"table": str, "stage": str})
     found = recorded("cnd-findings")

@@ -465,3 +465,53 @@ def test_the_loss_of_replay_alone():
     assert losses == {"REPLAY": "ce", "BARE": "balanced"}
     with refuses("loss", near="ce"):
         find_table("cgl/2", assignments=["replay_loss=cee"])
+
+
+# -- findings --------------------------------------------------------------------------------------
+def test_findings_are_held_against_print():
+    """All that the text says of table 2 is so in the table, but for one number of MAS (G1)."""
+    (figure,) = find_table("cgl/findings", assignments=["ntu=null"]).figures
+    rows = figure.rows
+    assert {row["backbone"] for row in rows if row.get("backbone")} == {"GCN", "ST-GCN"}
+    empty = Result(Rows().frame())
+    claims = cgl_paper.CellFindings(
+        "cgl", PAPER, cgl_paper.DATA["findings"], {"2": cgl_paper.SensitivityEntries(PAPER).entry}
+    )
+    made = [
+        *claims.claims,
+        *cgl_paper._claim_extremes(PAPER, claims),
+        *cgl_paper._claim_easier_set(PAPER, claims),
+    ]
+    tried = pd.DataFrame([one.tried(empty) for one in made])
+    assert len(tried) == 79
+    against = tried[tried["printed_holds"] != "yes"]
+    assert against[["first", "row"]].values.tolist() == [["MAS", "UCLA-CIL task-order MOPD"]]
+    assert set(tried["holds"]) == {"not run"}
+
+
+def test_findings_over_orders_compare_repetitions():
+    """Two orders, two repetitions: accuracy, its deviation and its relation to forgetting."""
+    preset = replace(PAPER, task_orders=2, class_orders=0, seeds=2, ntu=None)
+    studies = cgl_paper.StudyMeasures(preset)
+    place = (UCLA, "GCN", "BARE", "task")
+    mean = studies.orders(("average_accuracy",), place, cgl_paper.average)[1]
+    spread = studies.orders(("average_accuracy",), place, cgl_paper.spread)[1]
+    metrics = ("average_accuracy", "forgetting")
+    related = studies.orders(metrics, place, cgl_paper.correlate)[1]
+    bounded = studies.orders(("forgetting", "forgetting_bound"), place, cgl_paper.share_within)[1]
+    made = [one for one, _ in studies.rows]
+    assert len(made) == 2  # asked for once, whatever is measured
+    rows = Rows()
+    for number, one in enumerate(made):
+        for seed in one.seeds:
+            rows.bind(recipe=one.key, label="x", seed=seed, order=one.order)
+            matrix = np.tril(np.ones((5, 5)))
+            matrix[-1, :4] = 0.2 * (number + seed)
+            rows.add_array("accuracy", matrix, stage=np.arange(5)[:, None], task=np.arange(5),
+                           head="single")  # fmt: skip
+    result = Result(rows.frame())
+    # after the last task one task is at 1, four at 0.2 x (order + repetition)
+    assert mean(result) == pytest.approx([28, 44])
+    assert spread(result) == pytest.approx([8, 8])
+    assert related(result) == pytest.approx([-1, -1])
+    assert bounded(result) == pytest.approx([1, 1])
