@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.reproduce import recorded_findings
-from engram.data import load
+from engram.data import Data, load
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.experiments import make_plans
@@ -136,6 +137,30 @@ def test_the_protocol_on_other_data():
     made = recipe(replace(PAPER, tiny=moved), row("ER-25s"))
     assert (made.stream["kind"], made.stream["classes_per_task"]) == ("class_incremental", 2)
     assert made.model == recipe(PAPER, row("ER-25s")).model
+
+
+def test_domains_stand_for_the_eight_data_sets():
+    """Cells of Eight-Task are then about them, by the same sequence of domains; no others."""
+    names = {"domain": ("scenes", "flowers", "letters")}
+    domains = torch.arange(6).repeat(20) // 2
+    data = Data.from_arrays(
+        torch.zeros(120, 3, 32, 32), torch.arange(6).repeat(20), name="three",
+        attribute_names=names, attributes={"domain": domains},
+    )  # fmt: skip
+    moved = PAPER.on(data)
+    assert moved.absent == {TINY, cnd_paper.PROXY}
+    assert (moved.eight.data, moved.eight.sequence, moved.eight.stages) == (
+        "three",
+        "eight_task",
+        3,
+    )
+    last, *_ = choose_cells(read_cells("cnd", "1"), "dataset=Eight-Task")
+    assert (last["stage"], cnd_paper.make_entries(moved)(last).tasks) == ("8", 3)
+    made = recipe(moved, CNDRow(dataset="Eight-Task", method="LwF", backbone="AlexNet"))
+    assert made.label == "LwF (three, AlexNet)"
+    assert [task.domain for task in made.build_stream(data)] == [
+        f"stand-in for {name}" for name in ("flowers", "scenes", "letters")
+    ]
 
 
 def test_last_layers():

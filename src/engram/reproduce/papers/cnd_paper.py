@@ -51,6 +51,7 @@ from engram.reproduce.papers.paper_base import (
     default_options,
     fit_classes_per_task,
 )
+from engram.streams.novelty_sequences import EIGHT as EIGHT_SETS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -220,6 +221,15 @@ class CNDPreset(PaperPreset[CNDProtocol]):
     forgetting: str = "diagonal"
     first_stage: str = "zero"
     keep: str = "labels"
+
+    def on(self, data: Data) -> CNDPreset:
+        """The preset with other data; domains of Eight-Task-Seq. stand for its data sets."""
+        domains = set(data.attribute_names.get("domain", ()))
+        if len(domains) < 2 or domains - set(EIGHT_SETS):
+            return super().on(data)
+        name = data.name if data.source is None else data.source.name
+        eight = replace(PROTOCOLS["domains"], data=name, stages=len(domains))
+        return replace(self, tiny=None, eight=eight, proxy=None)
 
     def __post_init__(self) -> None:
         check_ints(self, "seeds", "epochs", "few", "many", low=1)
@@ -420,7 +430,8 @@ def make_entries(preset: CNDPreset) -> Callable[[Cell], CellEntry]:
         return CellEntry(
             recipes=(made,), measure=_measure(preset, cell, row, made),
             tolerance=TOLERANCE_PERCENT, reasons=_reasons(preset, cell),
-            tasks=int(cell["stage"] or 0),
+            # table 1 is about the last stage, which other data may reach earlier
+            tasks=preset.stages(cell["dataset"]) if cell.table == "1" else int(cell["stage"] or 0),
         )  # fmt: skip
 
     return entry
