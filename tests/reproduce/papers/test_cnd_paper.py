@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from engram.data import load
+from benchmarks.reproduce import recorded_findings
+from engram.data import Data, load
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
 from engram.experiments import make_plans
@@ -28,9 +30,7 @@ from engram.reproduce.papers.cnd_paper import (
     EMBEDDED,
     PAPER,
     TINY,
-    Claim,
     CNDRow,
-    check_findings,
     list_rows,
     recipe,
 )
@@ -137,6 +137,30 @@ def test_the_protocol_on_other_data():
     made = recipe(replace(PAPER, tiny=moved), row("ER-25s"))
     assert (made.stream["kind"], made.stream["classes_per_task"]) == ("class_incremental", 2)
     assert made.model == recipe(PAPER, row("ER-25s")).model
+
+
+def test_domains_stand_for_the_eight_data_sets():
+    """Cells of Eight-Task are then about them, by the same sequence of domains; no others."""
+    names = {"domain": ("scenes", "flowers", "letters")}
+    domains = torch.arange(6).repeat(20) // 2
+    data = Data.from_arrays(
+        torch.zeros(120, 3, 32, 32), torch.arange(6).repeat(20), name="three",
+        attribute_names=names, attributes={"domain": domains},
+    )  # fmt: skip
+    moved = PAPER.on(data)
+    assert moved.absent == {TINY, cnd_paper.PROXY}
+    assert (moved.eight.data, moved.eight.sequence, moved.eight.stages) == (
+        "three",
+        "eight_task",
+        3,
+    )
+    last, *_ = choose_cells(read_cells("cnd", "1"), "dataset=Eight-Task")
+    assert (last["stage"], cnd_paper.make_entries(moved)(last).tasks) == ("8", 3)
+    made = recipe(moved, CNDRow(dataset="Eight-Task", method="LwF", backbone="AlexNet"))
+    assert made.label == "LwF (three, AlexNet)"
+    assert [task.domain for task in made.build_stream(data)] == [
+        f"stand-in for {name}" for name in ("flowers", "scenes", "letters")
+    ]
 
 
 def test_last_layers():
@@ -275,7 +299,7 @@ def test_figures_show_what_was_recorded(made, seen):
     last = cnd_paper.auc_against_last(result.select(seed=run.seed), own)
     found = last[(last["line"] == "Softmax") & (last["x"] == 3)]["value"].item()
     assert found == pytest.approx(100 * expected)
-    for name in ("fig3", "fig7", "fig23", "fig26", "fig6", "findings"):
+    for name in ("fig3", "fig7", "fig23", "fig26", "fig6"):
         drawing = cnd_paper.DRAWINGS[name]
         data = drawing.data(result, own if name == "fig6" else rows)  # maps take seconds
         assert len(data)
@@ -295,25 +319,47 @@ def test_norms_are_means_over_the_items_of_a_set(seen):
 
 
 def test_findings_can_fail(seen):
-    result, rows = seen
-    table = check_findings(result, rows)
-    assert set(table["holds"]) <= {"yes", "no", "undecided", "not run"}
-    tried = table[table["holds"] != "not run"]
-    odin = tried[tried["finding"].str.startswith("ODIN below")]
-    assert len(odin) == 2
-    for one in odin.itertuples():
-        assert one.holds == ("yes" if one.first_value > one.second_value else "no")
+    result, _ = seen
+    (figure,) = find_table("cnd/findings", embedded=True, assignments=QUICK).figures
+    table = figure.data(result)
+    assert set(table["holds"]) <= {"yes", "no", "not run"}
+    for finding, most in (("ODIN below Softmax in Forg/Out DER", 6), ("In/Forg DER rises", 4)):
+        tried = table[table["finding"].str.startswith(finding) & (table["holds"] != "not run")]
+        assert 0 < len(tried) <= most, finding  # after some stage nothing may be forgotten
+        for one in tried.itertuples():
+            wanted = one.difference < 0 if "below" in finding else one.difference > 0
+            assert one.holds == ("yes" if wanted else "no")
+    falls = table[table["finding"].str.startswith("P.AUC falls") & (table["row"] == "FineTune")]
+    known = cnd_paper.detection_by_stage(result, seen[1], ("previous_auroc",))
+    known = known[(known["row"] == "FineTune") & (known["line"] == "Softmax")]
+    mine = known.set_index("x")["value"]
+    (line,) = falls[falls["first"].str.startswith("Softmax")].to_dict("records")
+    assert line["first_value"] == pytest.approx(mine[2])
+    assert line["second_value"] == pytest.approx(mine[9])
+    assert line["holds"] == ("yes" if np.polyfit(mine.index, mine, 1)[0] < 0 else "no")
+    norms = table[table["finding"].str.startswith("norm of Forg")].set_index("row")
+    stored = cnd_paper.feature_statistic("norm")(result, seen[1])
+    assert (
+        set(stored["row"])
+        == {"FineTune", "ER-25s"}
+        == {row for row in norms.index if norms["holds"][row] != "not run"}
+    )
+    first = table[table["finding"].str.startswith("norm of In's") & (table["row"] == "ER-25s")]
+    own = stored[(stored["row"] == "ER-25s") & (stored["x"] == 1)].set_index("line")["value"]
+    # after stage 1 the first task is all
+    assert first["second_value"].item() == pytest.approx(own["outside"])
+    assert first["first_value"].item() == pytest.approx(own["first inside"], rel=1e-6)
     without = table[(table["second"] == "VAE") & (table["row"] == "FineTune")]
     assert set(without["holds"]) == {"not run"}  # no such detector was asked
-    assert len(table[table["holds"] == "not run"]) < len(table)
 
-    def said(a, b, **options):
-        first, second = (("x", lambda result, v=v: np.array([v, np.nan])) for v in (a, b))
-        return Claim("", "", first, second, **options).tried(result)["holds"]
 
-    assert [said(2, 1), said(1, 1), said(1, 2)] == ["yes", "no", "no"]
-    assert said(1, 1, ties=True) == said(1, 3, ties=True, slack=2) == "yes"
-    assert said(np.nan, 1) == "not run"
+def test_recorded_findings_are_those_of_the_recorded_tables():
+    """One source: the file is what the tables of the same folder say."""
+    found = recorded_findings.recorded_findings("cnd")
+    text = (recorded_findings.HERE / "cnd-findings.csv").read_text(encoding="utf-8")
+    assert found.to_csv(index=False) == text
+    one = found[found["finding"].str.startswith("SSIL more accurate")].iloc[0]
+    assert (one["holds"], one["printed_holds"]) == ("no", "yes")  # findings can fail
 
 
 @pytest.mark.parametrize(

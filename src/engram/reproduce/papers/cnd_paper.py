@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from engram.experiments import Recipe
 from engram.metrics.matrix import DEFINITIONS
 from engram.records.novelty_records import DRAWN_GROUPS, feature_samples, feature_table
 from engram.reproduce import measures
-from engram.reproduce.cells import Cell, read_cells
+from engram.reproduce.cells import Cell
 from engram.reproduce.measures import auc_against_last_task, detection_metric, detector_comparisons
 from engram.reproduce.paper_table import (
     EPOCHS_UNSTATED,
@@ -33,7 +35,13 @@ from engram.reproduce.papers.figure_parts import (
     make_frame,
     mean_records,
 )
-from engram.reproduce.papers.findings import Claim, tabulate_claims
+from engram.reproduce.papers.findings import (
+    CellFindings,
+    Claim,
+    TrendClaim,
+    TriedClaim,
+    make_findings_figure,
+)
 from engram.reproduce.papers.paper_base import (
     Paper,
     PaperData,
@@ -43,6 +51,7 @@ from engram.reproduce.papers.paper_base import (
     default_options,
     fit_classes_per_task,
 )
+from engram.streams.novelty_sequences import EIGHT as EIGHT_SETS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -212,6 +221,15 @@ class CNDPreset(PaperPreset[CNDProtocol]):
     forgetting: str = "diagonal"
     first_stage: str = "zero"
     keep: str = "labels"
+
+    def on(self, data: Data) -> CNDPreset:
+        """The preset with other data; domains of Eight-Task-Seq. stand for its data sets."""
+        domains = set(data.attribute_names.get("domain", ()))
+        if len(domains) < 2 or domains - set(EIGHT_SETS):
+            return super().on(data)
+        name = data.name if data.source is None else data.source.name
+        eight = replace(PROTOCOLS["domains"], data=name, stages=len(domains))
+        return replace(self, tiny=None, eight=eight, proxy=None)
 
     def __post_init__(self) -> None:
         check_ints(self, "seeds", "epochs", "few", "many", low=1)
@@ -412,7 +430,8 @@ def make_entries(preset: CNDPreset) -> Callable[[Cell], CellEntry]:
         return CellEntry(
             recipes=(made,), measure=_measure(preset, cell, row, made),
             tolerance=TOLERANCE_PERCENT, reasons=_reasons(preset, cell),
-            tasks=int(cell["stage"] or 0),
+            # table 1 is about the last stage, which other data may reach earlier
+            tasks=preset.stages(cell["dataset"]) if cell.table == "1" else int(cell["stage"] or 0),
         )  # fmt: skip
 
     return entry
@@ -572,13 +591,25 @@ def feature_maps(result: Result, rows: RecipesByRow) -> pd.DataFrame:
 
 # -- claims ----------------------------------------------------------------------------------------
 SIMILAR_PERCENT = 3.0  # points of accuracy
+FLAT_PERCENT = 5.0  # points of AUC
+CHANCE_AUC = 50.0
 
 
-def check_findings(result: Result, rows: RecipesByRow) -> pd.DataFrame:
-    """Every claim with its numbers, in percent where they are shares; one line per comparison."""
-    stages = int(result.tasks.max()) if len(result) else 0
-    made = [*_detector_claims(rows, stages), *_method_claims(rows, stages), *_set_claims(rows)]
-    return tabulate_claims(result, made)
+def list_claims(rows: RecipesByRow, stages: int) -> Iterator[TriedClaim]:
+    """What the paper finds in its figures, in percent where they are shares; tables are in YAML."""
+    yield from _detector_claims(rows, stages)
+    yield from _stage_claims(rows, stages)
+    yield from _buffer_claims(rows, stages)
+    yield from _set_claims(rows, stages)
+    for row, biased in _of(rows, head=BIASED):
+        own = find_row_recipe(rows, row.method)
+        if own is not None:
+            without, bias = (
+                measures.metric("average_accuracy", one, head="multi", percent=True)
+                for one in (own, biased)
+            )
+            yield Claim("without bias as accurate as with it", row.method, ("without", without),
+                        ("with", bias), relation="near", slack=SIMILAR_PERCENT)  # fmt: skip
 
 
 def _of(rows: RecipesByRow, **wanted: str) -> Iterator[tuple[CNDRow, Recipe]]:
@@ -587,81 +618,85 @@ def _of(rows: RecipesByRow, **wanted: str) -> Iterator[tuple[CNDRow, Recipe]]:
             yield row, made
 
 
+def find_row_recipe(rows: RecipesByRow, method: str) -> Recipe | None:
+    """The recipe of a method on the paper's ResNet with the last layer of its tables 1 to 5."""
+    found = (made for row, made in _of(rows, method=method, backbone=RESNET, head=PLAIN))
+    return next(found, None)
+
+
 def _detector_claims(rows: RecipesByRow, stages: int) -> Iterator[Claim]:
     """One detector against another, on the same runs; means over stages."""
     until = range(stages - 1)
     for row, made in _of(rows, head=PLAIN):
-        softmax = ("Softmax", detection_metric(made, "softmax", "combined_auroc", until))
-        for other in ("ODIN", "Mahalanobis", "VAE") if row.setting == MULTI else ():
-            second = (other, detection_metric(made, other.lower(), "combined_auroc", until))
-            yield Claim("Softmax at or above the others in C.AUC", row_name(row), softmax, second,
+        shared = row.setting == SHARED
+        metric = "recent_auroc" if shared else "combined_auroc"
+        softmax = ("Softmax", detection_metric(made, "softmax", metric, until))
+        for other in ("ODIN",) if shared else TUNED:
+            second = (other, detection_metric(made, other.lower(), metric, until))
+            words = f"Softmax at or above {'ODIN' if shared else 'the others'}"
+            yield Claim(f"{words} in {METRIC_NAMES[metric]}", row_name(row), softmax, second,
                         ties=True)  # fmt: skip
-    for row, made in _of(rows, head=PLAIN, backbone=RESNET):
-        der = "forgotten_outside_detection_error"
-        both = {
-            name: detection_metric(made, name.lower(), der, until) for name in ("Softmax", "ODIN")
-        }
-        yield Claim("ODIN below Softmax in Forg/Out DER", row_name(row),
-                    ("Softmax", both["Softmax"]), ("ODIN", both["ODIN"]))  # fmt: skip
-    for row, made in _of(rows, backbone=RESNET):
-        if row.head != (PLAIN if row.setting == MULTI else COSINE):
-            continue
-        softmax = ("Softmax", detection_metric(made, "softmax", "mean_auroc", until))
-        for name in ("B1", "B2"):
-            first = (name, detection_metric(made, name.lower(), "mean_auroc", until))
-            paper = (_printed_number(row.method, name), _printed_number(row.method, "Softmax"))
-            yield Claim("B1 and B2 at or above Softmax in mAUC", row_name(row), first, softmax,
-                        paper, ties=True)  # fmt: skip
-
-
-def _printed_number(method: str, detector: str) -> float:
-    """The mAUC of table 3, where the paper's own numbers do not always bear out its words.
-
-    Examples
-    --------
-    >>> (
-    ...     _printed_number("FineTune", "B1"),
-    ...     _printed_number("SSIL-25s", "B1"),
-    ...     _printed_number("SSIL-25s", "Softmax"),
-    ... )
-    (72.5, 75.8, 77.9)
-    """
-    wanted = {"method": method, "nd_method": detector, "metric": "mAUC"}
-    (value,) = (
-        cell.value
-        for cell in read_cells("cnd", "3")
-        if all(cell[name] == word for name, word in wanted.items())
-    )
-    return NAN if value is None else value
-
-
-def _method_claims(rows: RecipesByRow, stages: int) -> Iterator[Claim]:
-    """One method against FineTune, Softmax, after the last stage that has tasks to come."""
-    own = {row.method: made for row, made in _of(rows, head=PLAIN, backbone=RESNET)}
-    for one in DATA["findings"]:
-        metric = one["metric"]
-        for name in ("LwF", "MAS"):
-            if not {name, "FineTune"} <= set(own):
-                continue
-            pair = (name, "FineTune") if one["above"] else ("FineTune", name)
+    for name in ("SSIL-25s", "SSIL-50s"):
+        if (known := find_row_recipe(rows, name)) is not None:
+            far = ("Mahalanobis", detection_metric(known, "mahalanobis", "previous_auroc", until))
+            yield Claim("P.AUC of Mahalanobis near chance with SSIL", name, far,
+                        ("chance", measures.constant(CHANCE_AUC)), relation="near",
+                        slack=FLAT_PERCENT)  # fmt: skip
+    for names in product(("ER-25s", "ER-50s"), ("FineTune", "LwF", "MAS")):
+        own = [one for name in names if (one := find_row_recipe(rows, name)) is not None]
+        if len(own) == len(names):
             first, second = (
-                (method, detection_metric(own[method], "softmax", metric, stages - 2))
-                for method in pair
+                (name, detection_metric(one, "mahalanobis", "previous_auroc", until))
+                for name, one in zip(names, own, strict=True)
             )
-            paper = (DATA["printed"][pair[0]][metric], DATA["printed"][pair[1]][metric])
-            yield Claim(one["finding"], name, first, second, paper)
-    for _, biased in _of(rows, head=BIASED):
-        without, bias = (
-            measures.metric("average_accuracy", one, head="multi", percent=True)
-            for one in (own["FineTune"], biased)
+            yield Claim("P.AUC of Mahalanobis best with ER", "Mahalanobis", first, second)
+
+
+def _stage_claims(rows: RecipesByRow, stages: int) -> Iterator[TriedClaim]:
+    """Detection is the worse the more has been learnt."""
+    for row, made in _of(rows, head=PLAIN):
+        for detector, metric in product(("Softmax", "ODIN"), ("previous_auroc", "combined_auroc")):
+            if row.setting == SHARED and metric == "combined_auroc":
+                continue  # of one head it is that of all tasks together, which is not shown
+            first = 1 if metric == "previous_auroc" else 0
+            sides = [
+                (f"stage {stage + 1}", detection_metric(made, detector.lower(), metric, stage), NAN)
+                for stage in range(first, stages - 1)
+            ]
+            words = f"{METRIC_NAMES[metric]} falls from stage to stage"
+            if len(sides) > 1:
+                yield TrendClaim(words, row_name(row), detector, sides, falls=True)
+    made_by = find_row_recipe(rows, "FineTune")
+    if made_by is not None and stages > 2:
+        early, late = (
+            (f"stage {stage + 1}", detection_metric(made_by, "softmax", "recent_auroc", stage))
+            for stage in (0, stages - 2)
         )
-        yield Claim(
-            f"without bias as accurate as with it (within {SIMILAR_PERCENT:g} points)", "FineTune",
-            ("without", without), ("with", bias), ties=True, slack=SIMILAR_PERCENT,
-        )  # fmt: skip
+        yield Claim("R.AUC of FineTune is similar at all stages", "FineTune", late, early,
+                    relation="near", slack=FLAT_PERCENT)  # fmt: skip
 
 
-def _set_claims(rows: RecipesByRow) -> Iterator[Claim]:
+def _buffer_claims(rows: RecipesByRow, stages: int) -> Iterator[Claim]:
+    """What a larger buffer changes."""
+    until = range(1, stages - 1)
+    for kind in ("ER", "SSIL"):
+        names = (f"{kind}-50s", f"{kind}-25s")
+        more, less = (find_row_recipe(rows, name) for name in names)
+        if more is None or less is None:
+            continue
+        first, second = (
+            (name, detection_metric(made, "softmax", "previous_auroc", until))
+            for name, made in zip(names, (more, less), strict=True)
+        )
+        yield Claim("a larger buffer has the higher P.AUC", kind, first, second)
+        first, second = (
+            (name, measures.difference(_against_last(made, 0), _against_last(made, 1)))
+            for name, made in zip(names, (more, less), strict=True)
+        )
+        yield Claim("a larger buffer widens the gap of first and second In", kind, first, second)
+
+
+def _set_claims(rows: RecipesByRow, stages: int) -> Iterator[Claim]:
     """One set of items against another."""
     for row, made in _of(rows, head=PLAIN, backbone=RESNET):
         first, second = ((f"task {task + 1}", _against_last(made, task)) for task in (0, 1))
@@ -669,7 +704,19 @@ def _set_claims(rows: RecipesByRow) -> Iterator[Claim]:
             yield Claim("first In above second, AUC against the last task", row_name(row), first,
                         second)  # fmt: skip
         inside, forgotten = ((name, _norm(row, made, name)) for name in ("inside", "forgotten"))
-        yield Claim("norm of Forg's features below In's", row_name(row), inside, forgotten)
+        yield Claim("norm of Forg's features below In's", row_name(row), forgotten, inside,
+                    relation="below")  # fmt: skip
+        inside, outside = ((name, _norm(row, made, name, 0)) for name in ("inside", "outside"))
+        yield Claim("norm of In's features above Out's at stage 1", row_name(row), inside, outside)
+        if stages > 2:
+            early, late = (
+                (f"In - Out, stage {stage + 1}",
+                 measures.difference(_norm(row, made, "inside", stage),
+                                     _norm(row, made, "outside", stage)))
+                for stage in (0, stages - 2)
+            )  # fmt: skip
+            yield Claim("norms of In and Out come closer", row_name(row), late, early,
+                        relation="below")  # fmt: skip
 
 
 def _against_last(made: Recipe, task: int) -> Measure:
@@ -678,22 +725,40 @@ def _against_last(made: Recipe, task: int) -> Measure:
     )
 
 
-def _norm(row: CNDRow, made: Recipe, name: str) -> Measure:
-    """Mean over the stages in which something is forgotten, and over the runs: once for each."""
+def _norm(row: CNDRow, made: Recipe, name: str, stage: int | None = None) -> Measure:
+    """Mean norm of the features of a set, one for each run.
+
+    At a stage, counted from 0, or over all at which something is forgotten.
+    """
 
     def measure(result: Result) -> Any:
-        runs = measures.select_runs(result, [made], HEAD_VIEWS[row.setting])
-        if runs is None:
-            return np.array([NAN])
-        table = feature_table(runs, "recipe", [run.recipe for run in runs.runs])
-        norms = table[table["statistic"] == "norm"].pivot(index="stage", columns="set",
-                                                          values="mean")  # fmt: skip
-        if "forgotten" not in norms:
-            return np.array([NAN])
-        value = norms.dropna(subset=["forgotten"])[name].mean()
-        return np.full(len(runs), float(value))
+        table = _norm_table(result, row, made)
+        if stage is None:
+            later = table.dropna(subset=["forgotten"]) if "forgotten" in table else table[:0]
+        else:
+            later = table[table.index.get_level_values("stage") == stage]
+        means = later.groupby("seed").mean()
+        return np.array([
+            means[name].get(str(seed), NAN) if name in means else NAN for seed in made.seeds
+        ])  # fmt: skip
 
     return measure
+
+
+_NORMS: WeakKeyDictionary[Result, dict[str, pd.DataFrame]] = WeakKeyDictionary()
+
+
+def _norm_table(result: Result, row: CNDRow, made: Recipe) -> pd.DataFrame:
+    """Mean norms by seed and stage, a column for each set; they are read once."""
+    known = _NORMS.setdefault(result, {})
+    if made.key not in known:
+        runs = measures.select_runs(result, [made], HEAD_VIEWS[row.setting])
+        table = make_frame([], ("seed", "stage", "set", "statistic", "mean"))
+        if runs is not None:
+            table = feature_table(runs, "seed", [str(run.seed) for run in runs.runs])
+        norms = table[table["statistic"] == "norm"]
+        known[made.key] = norms.pivot(index=["seed", "stage"], columns="set", values="mean")
+    return known[made.key]
 
 
 # -- drawings --------------------------------------------------------------------------------------
@@ -770,7 +835,6 @@ def _make_drawing(layout: Mapping[str, Any]) -> CNDDrawing:
         "last_task": (auc_against_last, draw_panels),
         "maps": (feature_maps, draw_maps),
         "schedules": (compare_schedules, draw_table),
-        "findings": (check_findings, draw_table),
     }
     data, draw = numbers[layout["numbers"]]
     return replace(found, data=data, draw=draw)
@@ -781,6 +845,8 @@ DRAWINGS = {name: _make_drawing(layout) for name, layout in DATA["figures"].item
 
 def build_figure(name: str, preset: CNDPreset) -> tuple[PaperFigure, ...]:
     """The figure of a name; none where the preset leaves its sequence out."""
+    if name == "findings":
+        return (make_findings(preset),) if TINY not in preset.absent else ()
     one = DRAWINGS[name]
     if {row.dataset for row in one.rows} & preset.absent:
         return ()
@@ -788,25 +854,36 @@ def build_figure(name: str, preset: CNDPreset) -> tuple[PaperFigure, ...]:
     figure = PaperFigure(
         name=name, title=f"{one.title} ({preset.shown(one.rows[0].dataset)})",
         recipes=tuple(made.values()), data=lambda result: one.data(result, made), draw=one.draw,
-        rows=tuple(
-            {
-                "dataset": row.dataset, "setting": row.setting, "method": row.method,
-                "backbone": row.backbone,
-            }
-            for row in made
-        ),
+        rows=tuple(map(_name_row, made)),
     )  # fmt: skip
     return (figure,)
+
+
+def _name_row(row: CNDRow) -> Mapping[str, str]:
+    return {key: getattr(row, key) for key in ("dataset", "setting", "method", "backbone")}
+
+
+def make_findings(preset: CNDPreset) -> PaperFigure:
+    """What the paper finds of TinyImageNet-Seq, in its tables and figures."""
+    cells = CellFindings(
+        "cnd", preset, DATA["findings"], dict.fromkeys(_TABLES, make_entries(preset))
+    )
+    made = {row: recipe(preset, row) for row in list_rows(TINY)}
+    return make_findings_figure(
+        f"{DATA['titles']['findings']} ({preset.shown(TINY)})", cells,
+        more=lambda result: list_claims(made, int(result.tasks.max())),
+        rows=[(one, _name_row(row)) for row, one in made.items()],
+    )  # fmt: skip
 
 
 TITLES: Mapping[str, str] = {
     **{name: DATA["titles"][name] for name in _TABLES},
     **{name: one.title for name, one in DRAWINGS.items()},
-    "all": DATA["titles"]["all"],
+    **{name: DATA["titles"][name] for name in ("findings", "all")},
 }
 TABLES = Paper(
     name="cnd", titles=TITLES, paper=PAPER, embedded=EMBEDDED, figures=build_figure,
     tables=dict.fromkeys(_TABLES, make_entries), rank=_rank,
-    groups={"all": (*_TABLES, *(name for name in DRAWINGS if name != "schedule"))},
+    groups={"all": (*_TABLES, *(name for name in DRAWINGS if name != "schedule"), "findings")},
     folders=dict.fromkeys(TITLES, "cnd"),
 )  # fmt: skip
