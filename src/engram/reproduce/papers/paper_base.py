@@ -172,6 +172,8 @@ class Paper(Generic[PresetT]):
         Tables whose cells stay when the preset leaves their data set out.
     with_figures
         Tables to figures that are drawn from their runs, and whose further runs they include.
+    embedded_of
+        Tables and figures with a preset on embedded data of their own.
     groups
         Names for several tables and figures at once, which are then made by one call.
     folders
@@ -191,6 +193,7 @@ class Paper(Generic[PresetT]):
     without_data: tuple[str, ...] = ()
     kept_cells: tuple[str, ...] = ()
     with_figures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    embedded_of: Mapping[str, PresetT] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
     rank: Callable[[PresetT], Callable[[Recipe], int]] = _rank_equally
@@ -207,7 +210,9 @@ class Paper(Generic[PresetT]):
         on: Data | None = None,
     ) -> PaperTable:  # fmt: skip
         """A table or figure; `assignments` change the preset, `on` is data of the same kind."""
-        base = self.embedded if embedded and name not in self.without_data else self.paper
+        base = self.paper
+        if embedded and name not in self.without_data:
+            base = self.embedded_of.get(name, self.embedded)
         if on is not None:
             if name in self.without_data:
                 raise bad("on", f"nothing, because {self.name}/{name} needs no data", on.name)
