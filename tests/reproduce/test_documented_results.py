@@ -323,3 +323,28 @@ def test_first_task_of_iirc():
         assert f"at {score:.2f} in order {order} ({epochs} epochs)".replace("0.", ".") in page
     mean = (0.70 + lines["score"].sum()) / 3  # order 0 with the short schedule
     assert f"the mean is {mean:.2f}".replace("0.", ".") in page
+
+
+def test_findings_of_confer():
+    page = " ".join((ROOT / "docs/protocols/confer.md").read_text().split())
+    held = recorded("confer-findings")["holds"].value_counts()
+    said = f"{held['yes']} of {held.sum()} comparisons hold, {held['no']} fail, {held['undecided']}"
+    assert f"{said} are undecided" in page
+    drawn = recorded("confer-findings-embedded")["holds"]
+    assert f"(`confer-findings-embedded.csv`) {(drawn == 'yes').sum()} of {len(drawn)} hold" in page
+
+
+def test_roots_of_confer():
+    lines = recorded("confer-roots").astype({"ours": float, "stage": int})
+    head = ("rate", "mean accuracy", "end of Task-IL: LR, LGR, LGR+D")
+    (table,) = page_tables("docs/protocols/confer.md", *head)
+    rates = dict.fromkeys(lines["root_lr"])
+    for rate, (said, mean, *ends) in zip(rates, table, strict=True):
+        own = lines[lines["root_lr"] == rate]
+        assert float(said.split(",")[0]) == rate
+        assert float(mean) == round(own["ours"].mean(), 3)
+        blocks = [("Task-IL", "without"), ("Class-IL", "without"),
+                  ("Task-IL", "with"), ("Class-IL", "with")]  # fmt: skip
+        for (setting, half), text in zip(blocks, ends, strict=True):
+            at = own[own["cell"].str.contains(f"{setting} O1 {half} ")]
+            agree(text.split(), at[at["stage"] == at["stage"].max()]["ours"].tolist())

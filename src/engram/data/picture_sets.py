@@ -249,7 +249,8 @@ def _stamp(pictures: Sequence[Picture], size: int) -> str:
         frame = picture.frame or Frame()
         points = () if frame.points is None else frame.points.tolist()
         facts = (str(picture.file), picture.label, picture.part, tuple(picture.facts.items()))
-        more = (frame.bottom,) if frame.bottom else ()
+        more: tuple[object, ...] = (frame.bottom,) if frame.bottom else ()
+        more += () if frame.detector is None else (repr(frame.detector),)
         digest.update(repr((facts, frame.box, frame.margin, points, *more)).encode())
     return digest.hexdigest()
 
@@ -352,11 +353,12 @@ class Frame:
 
     `margin` is added around the landmarks on every side, as a part of their extent: those of a
     whole face end at the brows. `bottom` rows of pixels at the lower edge are no part of the
-    picture.
+    picture. A `detector` gets the pixels, uint8 [height, width, 3], and gives the box, or None.
     """
 
     points: Array | None = None
     box: Box | None = None
+    detector: Callable[[Array], Box | None] | None = None
     margin: float = 0.15
     bottom: int = 0
 
@@ -396,6 +398,9 @@ def crop_image(image: Image, size: int, frame: Frame) -> CroppedPicture:
         image = image.crop((0, 0, image.width, max(1, image.height - frame.bottom)))
     transparent = image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
     grey = image.mode in _GREY
+    if frame.detector is not None:
+        pixels = np.asarray(_to_eight_bits(image).convert("RGB"))
+        frame = replace(frame, box=frame.detector(pixels))
     crop, area = crop_square(image.width, image.height, frame)
     lost = crop not in ("landmarks", "box") and not (frame.points is None and frame.box is None)
     plain = _to_eight_bits(image).convert("L" if grey else "RGB")  # a third of the work where grey

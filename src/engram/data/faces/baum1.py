@@ -14,6 +14,7 @@ from pathlib import Path
 from engram.data.attributes import draw_held_out_units
 from engram.data.checked_files import name_file_in_errors, read_text_file
 from engram.data.faces.expressions import find_expression
+from engram.data.faces.face_boxes import FaceBoxes, add_face_boxes
 from engram.data.image_folder import list_images
 from engram.data.images import count_notes
 from engram.data.picture_sets import Picture, PictureList, picture_reader
@@ -55,14 +56,14 @@ def load_baum1(
     test_share: float = 0.3,
     every: int = 1,
     frames: str | os.PathLike[str] | None = None,
+    boxes: FaceBoxes | None = None,
     seed: int = 0,
 ) -> PictureList:
     """BAUM-1: every frame of a clip has the clip's label; subject, clip and gender are attributes.
 
     The list is ``Annotations_BAUM1s.csv`` (or .tsv, .txt: the official sheet, saved as text), with
     clip names such as S001_001 and an emotion or its code. The frames of a clip lie in a folder of
-    its name, anywhere below; they are cut at their centre. Clips of other states (boredom,
-    thinking, ...) are left out.
+    its name, anywhere below. Clips of other states (boredom, thinking, ...) are left out.
 
     Parameters
     ----------
@@ -75,6 +76,9 @@ def load_baum1(
     frames
         A folder into which videos are unpacked where there are no frames; needs the extra
         ``engram[video]``.
+    boxes
+        A table of face boxes, or a function that finds a face; without, and where there is none,
+        frames are cut at their centre.
     """
     check_choice("split", split, SPLITS)
     check_int("every", every, low=1)
@@ -93,7 +97,8 @@ def load_baum1(
         Picture(file, clip.label, "test" if unit in held else "train", facts=clip.facts)
         for (clip, file), unit in zip(rows, units, strict=True)
     ]
-    return PictureList(faces, notes)
+    faces, told = add_face_boxes(faces, path, boxes)
+    return PictureList(faces, [*notes, *told])
 
 
 def _unit(split: str, clip: _Clip, file: Path) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engram.data.checked_files import find_first, path_inside, read_lines
+from engram.data.faces.face_boxes import FaceBoxes, add_face_boxes
 from engram.data.image_folder import IMAGE_SUFFIXES, is_hidden
 from engram.data.picture_sets import Picture, PictureList, picture_reader
 from engram.errors import bad
@@ -34,13 +35,18 @@ def is_icv_mefed(path: Path) -> bool:
 
 
 @picture_reader("icv_mefed")
-def load_icv_mefed(path: Path) -> PictureList:
+def load_icv_mefed(path: Path, *, boxes: FaceBoxes | None = None) -> PictureList:
     """iCV-MEFED with the split of its authors; subject and complementary expression are attributes.
 
     Each part is a list ``training.txt``, ``validation.txt``, ``testing.txt`` of lines
     ``IMAGE LABEL``, or a folder of that name whose images lie in folders called by their labels
     (``training/017/1_7/0003.JPG``) or end in them (``training/017/0003_1_7.JPG``).
-    Images are cut at their centre.
+
+    Parameters
+    ----------
+    boxes
+        A table of face boxes, or a function that finds a face; without, and where there is none,
+        images are cut at their centre.
     """
     faces = [
         Picture(file, _CODES[dominant.upper()], part,
@@ -50,7 +56,7 @@ def load_icv_mefed(path: Path) -> PictureList:
     if not {"train", "test"} <= {face.part for face in faces}:
         raise bad(str(path), "lists or folders training and testing with labels A_B",
                   sorted({face.part for face in faces}) or "none")  # fmt: skip
-    return PictureList(faces)
+    return PictureList(*add_face_boxes(faces, path, boxes))
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Path, tuple[str, str]]]:

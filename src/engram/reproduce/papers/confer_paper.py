@@ -16,7 +16,7 @@ from engram.learner.objectives import SCOPES
 from engram.metrics.matrix import DEFINITIONS
 from engram.records.printed_tables import document
 from engram.reproduce import measures
-from engram.reproduce.cells import Cell
+from engram.reproduce.cells import Cell, read_cells
 from engram.reproduce.paper_table import (
     COPIES_UNSTATED,
     SPLIT_UNSTATED,
@@ -32,6 +32,7 @@ from engram.reproduce.papers.figure_parts import (
     draw_task_level,
     make_figure,
 )
+from engram.reproduce.papers.findings import CellFindings, Claim, TriedClaim, make_findings_figure
 from engram.reproduce.papers.paper_base import (
     Paper,
     PaperData,
@@ -204,6 +205,7 @@ class ConFERPreset(PaperPreset[ConFERProtocol]):
 
 PAPER = ConFERPreset()
 EMBEDDED = DATA.build(ConFERPreset, "embedded")
+QUICK = DATA.build(ConFERPreset, "embedded_findings")
 
 
 # -- recipes ---------------------------------------------------------------------------------------
@@ -384,6 +386,7 @@ TITLES = {
         for name, pair in FIGURES_BY_NAME.items()
     },
     **{short: f"all tables of {name} in one call" for short, name in DATA_SETS.items()},
+    "findings": "what the paper says about its results, tried on ours and on its own",
 }
 # The tables of one data set are made by one call; tables and figures of it share their runs.
 GROUPS = {
@@ -436,9 +439,93 @@ def _reasons(preset: ConFERPreset, block: ConFERBlock, row: str) -> tuple[str, .
     return preset.reasons(block.dataset, *found)
 
 
+# -- findings --------------------------------------------------------------------------------------
+LAST = "last"  # in place of a stage
+HALVES = {"without": "original", "with": "downsampled"}  # of AffectNet, which has no copies
+
+
+@cache
+def _cells_by_place(as_printed: bool) -> dict[tuple[str, ...], list[Cell]]:
+    """The cells of all tables by data set, setting and metric."""
+    found: dict[tuple[str, ...], list[Cell]] = {}
+    for number in TABLES_BY_NUMBER:
+        for cell in read_cells("confer", number, as_printed=as_printed):
+            place = (cell["dataset"], cell["setting"], cell["metric"])
+            found.setdefault(place, []).append(cell)
+    return found
+
+
+def _name_half(place: Mapping[str, str]) -> dict[str, str]:
+    """The place with the half of the tables as AffectNet's are called."""
+    half = place.get("augmentation", "")
+    other = {"augmentation": HALVES[half]} if half and place.get("dataset") == "AffectNet" else {}
+    return {**place, **other}
+
+
+class ConFERFindings(CellFindings):
+    """Findings over the tables of all data sets, in which a cell is found by its keys alone."""
+
+    def _name_place(self, place: Mapping[str, str]) -> str:
+        return super()._name_place(_name_half(place)).replace(f"stage {LAST}", "at the end")
+
+    def find_cells(self, table: str, place: Mapping[str, str]) -> list[Cell]:
+        wanted = _name_half(place)
+        last = wanted.get("stage") == LAST and bool(wanted.pop("stage"))
+        where = (wanted["dataset"], wanted["setting"], wanted["metric"])
+        found = [
+            cell for cell in _cells_by_place(self.preset.as_printed)[where]
+            if all(cell[key] == value for key, value in wanted.items())
+        ]  # fmt: skip
+        end = max((cell["stage"] for cell in found), default="")  # steps are fewer than ten
+        return [cell for cell in found if cell["stage"] == end] if last else found
+
+
+def bound_plain_training(preset: ConFERPreset, entry: Callable[[Cell], CellEntry]) -> list[Claim]:
+    """Plain training on single classes ends at 1 / k: it predicts the newest of k classes alone.
+
+    Examples
+    --------
+    >>> claims = bound_plain_training(PAPER, make_entries(PAPER))
+    >>> [(claim.row, claim.second[0], claim.paper[0]) for claim in claims][:2]
+    [('CK+ Class-IL O1 without', '1/8', 0.12), ('RAF-DB Class-IL O1 without', '1/7', 0.14)]
+    """
+    found = []
+    place = {"setting": CLASS, "order": "O1", "augmentation": "without", "method": "LB"}
+    finder = ConFERFindings("confer", preset, (), {})
+    for dataset in (name for name in preset.parts.values() if name not in preset.absent):
+        where = {**place, "dataset": dataset, "metric": "Acc", "stage": LAST}
+        (cell,) = finder.find_cells("", where)
+        chance, measure = 1 / int(cell["stage"]), entry(cell).measure
+        if measure is not None:
+            found.append(Claim(
+                "Class-IL: plain training predicts the newest class alone",
+                f"{preset.shown(dataset)} {CLASS} O1 without", ("LB", measure),
+                (f"1/{cell['stage']}", measures.constant(chance)), (cell.value, chance),
+                slack=0.006, relation="near",
+            ))  # fmt: skip
+    return found
+
+
+def list_claims(preset: ConFERPreset, entry: Callable[[Cell], CellEntry]) -> list[TriedClaim]:
+    """All claims about the paper's results, over the cells' entries."""
+    entries = dict.fromkeys(TABLES_BY_NUMBER, entry)
+    cells = ConFERFindings("confer", preset, DATA["findings"], entries)
+    return [*cells.claims, *bound_plain_training(preset, entry)]
+
+
+def _build_findings(preset: ConFERPreset) -> PaperFigure:
+    entry = make_entries(preset)
+    entries = dict.fromkeys(TABLES_BY_NUMBER, entry)
+    cells = ConFERFindings("confer", preset, DATA["findings"], entries)
+    bounds = bound_plain_training(preset, entry)
+    return make_findings_figure(f"ConFER: {TITLES['findings']}", cells, more=lambda result: bounds)
+
+
 # -- figures ---------------------------------------------------------------------------------------
 def build_figures(name: str, preset: ConFERPreset) -> tuple[PaperFigure, ...]:
-    """Accuracy of every task after every step: one row of plots per half of the tables."""
+    """Accuracy of every task after every step: one row of plots per half; or the findings."""
+    if name == "findings":
+        return (_build_findings(preset),)
     pair = FIGURES_BY_NAME[name]
     if pair.dataset in preset.absent:
         return ()
@@ -476,4 +563,5 @@ def _list_panels(pair: TablePair, preset: ConFERPreset) -> dict[str, ConFERBlock
 TABLES = Paper(
     name="confer", titles=TITLES, paper=PAPER, embedded=EMBEDDED, figures=build_figures,
     groups=GROUPS, tables=dict.fromkeys(TABLES_BY_NUMBER, make_entries), folders=FOLDERS,
+    embedded_of={"findings": QUICK},
 )  # fmt: skip

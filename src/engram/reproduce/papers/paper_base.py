@@ -184,6 +184,8 @@ class Paper(Generic[PresetT]):
         Tables whose cells stay when the preset leaves their data set out.
     with_figures
         Tables to figures that are drawn from their runs, and whose further runs they include.
+    embedded_of
+        Tables and figures with a preset on embedded data of their own.
     groups
         Names for several tables and figures at once, which are then made by one call.
     folders
@@ -203,6 +205,7 @@ class Paper(Generic[PresetT]):
     without_data: tuple[str, ...] = ()
     kept_cells: tuple[str, ...] = ()
     with_figures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    embedded_of: Mapping[str, PresetT] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
     rank: Callable[[PresetT], Callable[[Recipe], int]] = _rank_equally
@@ -225,7 +228,9 @@ class Paper(Generic[PresetT]):
         """
         check_choice("preset", preset_name, PRESETS)
         data = PaperData(self.name)
-        base = self.embedded if embedded and name not in self.without_data else self.paper
+        base = self.paper
+        if embedded and name not in self.without_data:
+            base = self.embedded_of.get(name, self.embedded)
         if on is not None:
             if name in self.without_data:
                 raise bad("on", f"nothing, because {self.name}/{name} needs no data", on.name)
