@@ -106,11 +106,12 @@ def test_dry_run_says_what_is_missing(monkeypatch):
     assert "runs that train together" not in done.stdout
     plain = call("reproduce", "rwalk/2", "--dry-run", "--device", "cpu", "--format", "csv")
     rows = plain.stdout.splitlines()
-    assert rows[0] == "cell,metric,printed,can be made,reason"
-    assert rows[2].endswith(",A(%),65.4,no,quoted by the paper from the authors of GEM")
-    assert rows[3].split(",")[:4] == [
-        "CIFAR-100 multi-head RWalk total_samples=5000", "A(%)", "70.1", "no",
-    ]  # fmt: skip
+    assert rows[0] == "cell,metric,printed,shipped,can be made,reason"
+    assert rows[2].endswith(",A(%),65.4,,no,quoted by the paper from the authors of GEM")
+    *names, shipped, here = rows[3].split(",")[:5]
+    assert names == ["CIFAR-100 multi-head RWalk total_samples=5000", "A(%)", "70.1"]
+    assert (shipped.split()[1], here) == ("differs", "no")
+    assert "note: 1 shipped number made with" in plain.stderr
 
 
 def test_figures_are_counted_as_figures():

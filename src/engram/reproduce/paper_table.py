@@ -73,7 +73,8 @@ class CellEntry:
         For numbers of the data itself: a recipe, which is not run, and what to count of its stream.
         The plan puts the number into `measure`.
     tasks
-        Number of tasks learnt when it is measured. A stream of other data may have fewer.
+        Number of tasks learnt when it is measured, after which its runs need not go on; 0 for all.
+        A stream of other data may have fewer.
 
     Examples
     --------

@@ -18,6 +18,7 @@ from engram.errors import BadArgument, plural
 from engram.experiments import Plan, Recipe
 from engram.experiments.plain_values import to_plain
 from engram.experiments.plan import Planner
+from engram.experiments.pools.pool import PlanKey
 from engram.models import build as build_model
 from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
@@ -33,6 +34,7 @@ from engram.reproduce.paper_table import (
     stand_in_data,
 )
 from engram.reproduce.result_tables import CORRECTION_COLUMNS, format_corrected, format_printed
+from engram.reproduce.shipped_results import format_shipped
 from engram.reproduce.verdicts import known_reasons
 from engram.streams.stream import Stream
 
@@ -112,19 +114,23 @@ def plan(
     drawn, dropped = _drop_missing(drawn, data_cache)
     figures, absent = _check_figures(drawn, data_cache)
     recipes = _order_recipes(entries, figures, table.rank)
-    runs, ids, orders = _make_runs(recipes, data_cache)
+    until = _count_stages(entries, figures, data_cache)
+    runs, ids, orders = _make_runs(recipes, data_cache, until)
     if figures and cells:  # recorded numbers of other rows are drawn with those that are run
         names = {figure.name for figure in figures}
         others = [r for one in table.figures if one.name in names for r in one.recipes]
         _, ids, orders = _make_runs(
-            [r for r in others if not data_cache.explain_missing([r])], data_cache
+            [r for r in others if not data_cache.explain_missing([r])], data_cache, until
         )
     made = ReproductionPlan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
         runs=tuple(runs), notes=(*table.notes, *data_cache.notes, *dropped),
         done=len(runs) - len(find_unfinished(runs, out)), ids=ids, orders=orders,
         root=data_cache.root,
-        by_recipe=tuple((recipe, tuple(data_cache.runs(recipe))) for recipe in recipes),
+        by_recipe=tuple(
+            (recipe, tuple(replace(run, until=until[run.key]) for run in data_cache.runs(recipe)))
+            for recipe in recipes
+        ),
     )  # fmt: skip
     if not measure:
         return made
@@ -267,11 +273,29 @@ def _order_recipes(
     return sorted(distinct.values(), key=lambda r: (places[str(r.stream["data"])], rank(r)))
 
 
+def _count_stages(
+    entries: Sequence[CellEntry], figures: Sequence[PaperFigure], data_cache: DataCache
+) -> dict[PlanKey, int]:
+    """Count the stages after which no number needs a run any more; 0 for all, as figures do."""
+    asked = [(recipe, entry.tasks) for entry in entries for recipe in entry.recipes]
+    asked += [(recipe, 0) for figure in figures for recipe in figure.recipes]
+    found: dict[PlanKey, int] = {}
+    for recipe, tasks in asked:
+        for run in data_cache.runs(recipe):
+            known = found.setdefault(run.key, tasks)
+            found[run.key] = max(known, tasks) if known and tasks else 0
+    return found
+
+
 def _make_runs(
-    ordered: Sequence[Recipe], data_cache: DataCache
+    ordered: Sequence[Recipe], data_cache: DataCache, until: Mapping[PlanKey, int]
 ) -> tuple[list[Plan], dict[str, str], dict[tuple[str, str], str]]:
     """Make all runs once, in the order of their recipes, with ids and orders."""
-    runs = {run.key: run for recipe in ordered for run in data_cache.runs(recipe)}
+    runs = {
+        run.key: replace(run, until=until.get(run.key, 0))
+        for recipe in ordered
+        for run in data_cache.runs(recipe)
+    }
     ids = {recipe.key: run.recipe for recipe in ordered for run in data_cache.runs(recipe)}
     orders = {(recipe.key, run.order): recipe.order for recipe in ordered
               for run in data_cache.runs(recipe) if run.order != recipe.order}  # fmt: skip
@@ -283,7 +307,7 @@ def find_unfinished(runs: Sequence[Plan], out: str | os.PathLike[str] | None) ->
     if out is None or not Path(out).is_dir():
         return list(runs)
     folder = RunDirectory(out, create=False)
-    return [run for run in runs if not folder.ended(*run.key, stages=len(run.run.stream))]
+    return [run for run in runs if not folder.ended(*run.key, stages=run.stages)]
 
 
 # Data sets and streams of a reproduction.
@@ -436,7 +460,7 @@ def estimate_seconds(costs: Sequence[CostEstimate], processes: int, device: Any)
 
 
 COLUMNS = (
-    "cell", "stage", "metric", "printed", *CORRECTION_COLUMNS, "can be made", "reason",
+    "cell", "stage", "metric", "printed", *CORRECTION_COLUMNS, "shipped", "can be made", "reason",
 )  # fmt: skip
 
 
@@ -455,6 +479,7 @@ def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
             "cell": cell.name_on(stand_in_data(entry)), "stage": cell["stage"],
             "metric": cell["metric"], "printed": format_printed(cell),
             "corrected": format_corrected(cell), "correction": cell.correction,
+            "shipped": format_shipped(cell, stand_in_data(entry)),
             "can be made": "no" if entry.missing else "yes",
             "reason": entry.missing or "; ".join(known_reasons(cell, entry)),
         }
@@ -463,9 +488,13 @@ def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
 
 
 def preview_columns(rows: Sequence[dict[str, str]]) -> tuple[str, ...]:
-    """Choose the columns to show: the stage only if it distinguishes cells, corrections if any."""
+    """Choose the columns to show: the stage only if it distinguishes cells; corrections and shipped
+    results if any.
+    """
     alike = len({(row["cell"], row["metric"]) for row in rows}) < len(rows)
     hidden = set() if alike else {"stage"}
     if not any(row["correction"] for row in rows):
         hidden.update(CORRECTION_COLUMNS)
+    if not any(row["shipped"] for row in rows):
+        hidden.add("shipped")
     return tuple(name for name in COLUMNS if name not in hidden)

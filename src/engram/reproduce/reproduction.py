@@ -160,7 +160,7 @@ def reproduce(
         merge_lines(folder / REPRODUCTION_FILE, lines)
     changed = format_settings(made.table.settings)
     figures = [p for figure in made.figures for p in _draw_figure(figure, result, folder, changed)]
-    left = sum(len(ended.get(r.key, ())) < len(r.run.stream) for r in made.runs)
+    left = sum(len(ended.get(r.key, ())) < r.stages for r in made.runs)
     return Reproduction(made, folder, lines, tuple(figures), left)
 
 

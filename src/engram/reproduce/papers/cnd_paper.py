@@ -362,6 +362,7 @@ def make_entries(preset: CNDPreset) -> Callable[[Cell], CellEntry]:
         return CellEntry(
             recipes=(made,), measure=_measure(preset, cell, row, made),
             tolerance=TOLERANCE_PERCENT, reasons=_reasons(preset, cell),
+            tasks=int(cell["stage"] or 0),
         )  # fmt: skip
 
     return entry
