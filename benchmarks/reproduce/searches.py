@@ -98,13 +98,21 @@ RWALK_ICARL = Search(
             "icarl.old_targets=labels",
             "icarl.nme_normalize=false",
         ),
+        "no distillation, 2 samples per class": (
+            "icarl.old_targets=labels",
+            "mnist.memory_per_class=2",
+        ),
+        "no distillation, 5 samples per class": (
+            "icarl.old_targets=labels",
+            "mnist.memory_per_class=5",
+        ),
         "1 epoch": ("mnist.epochs=1",),
         "3 epochs": ("mnist.epochs=3",),
         "30 epochs": ("mnist.epochs=30",),
+        "no distillation, 1 epoch": ("icarl.old_targets=labels", "mnist.epochs=1"),
+        "means alone, 1 epoch": ("icarl.rehearse=false", "mnist.epochs=1"),
         "larger steps": ("mnist.lr=0.003", "mnist.epochs=5"),
         "kept optimiser": ("optim_reset=false",),
-        "no distillation, 3 epochs": ("icarl.old_targets=labels", "mnist.epochs=3"),
-        "no distillation, 30 epochs": ("icarl.old_targets=labels", "mnist.epochs=30"),
     },
 )
 # REPLAY of the skeleton benchmark: a share of old rows "mixed" with the new ones, in other words.
