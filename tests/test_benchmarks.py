@@ -338,6 +338,19 @@ def test_counts_follow_the_files(tmp_path):
     assert "| data subset | 1 |" in text
 
 
+def test_reasons_of_recorded_lines_follow_the_code():
+    lines = read_lines(verdicts.HERE / "rwalk-1.csv").query("cell.str.contains('EWC-S')").head(2)
+    old = ["epochs unstated; variant; 2 of 5 runs", "epochs unstated"]
+    found = verdicts.renewed_reasons(lines.assign(reason=old, verdict=["differs", "not run"]))
+    first, second = found["reason"]
+    assert first.endswith("; 2 of 5 runs")
+    assert "epochs unstated" not in first
+    assert second == old[1]  # why a cell was not run is no reason of the paper's
+    assert found.drop(columns=["reason", "verdict"]).equals(
+        lines.drop(columns=["reason", "verdict"])
+    )
+
+
 # -- scaling -------------------------------------------------------------------------------------
 def test_what_is_published_of_scaling_is_what_would_be_measured():
     file = Path(__file__).parents[1] / "benchmarks/scaling/cpu.json"

@@ -90,7 +90,7 @@ def test_dry_run_trains_nothing(tmp_path):
     assert "Vanilla (digits, both heads)" in costs
     lines = cells.splitlines()
     assert lines[0].split() == ["cell", "metric", "printed", "can", "be", "made", "reason"]
-    wanted = "digits single-head Vanilla lambda=0 A(%) 38 yes other data; epochs unstated"
+    wanted = "digits single-head Vanilla lambda=0 A(%) 38 yes other data"
     assert " ".join(lines[1].split()) == wanted
     assert len(lines) == 3
     assert not (tmp_path / "runs").exists()
@@ -220,6 +220,6 @@ def test_on_other_data_of_the_same_kind(tmp_path):
     assert set(found["cell"]) == {"digits single-head Vanilla lambda=0"}
     assert found["printed"].tolist() == [38.0, 0.62]
     assert set(found["verdict"]) == {"not comparable"}
-    assert set(found["reason"]) == {"other data; epochs unstated"}
+    assert set(found["reason"]) == {"other data"}
     counts = call("reproduce", "rwalk", "--on", "digits", "--format", "csv").stdout.splitlines()
     assert counts[1].endswith(",78,2,0,0,0,2,76")

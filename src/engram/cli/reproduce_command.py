@@ -57,6 +57,13 @@ def reproduce(
             metavar="DATA", help="Use another data set of the same kind; may be a built-in one."
         ),
     ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="ours|printed",
+            help="Settings: ours, or the paper's text where ours read it otherwise.",
+        ),
+    ] = "ours",
     assignments: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,7 +123,9 @@ def reproduce(
             name.strip().lower(), out, end=directory_suffix(embedded, on), form=form
         )
     resolve_device(device)  # raises before data is read
-    table = find_table(name, embedded=embedded, assignments=assignments or (), on=on, root=root)
+    table = find_table(
+        name, embedded=embedded, preset=preset, assignments=assignments or (), on=on, root=root
+    )
     folder = out if out is not None else default_out(table, embedded=embedded, on=on)
     done = None if rerun else folder
     planned = plan(table, root, cells=cells, out=done, device=device, measure=False)

@@ -26,6 +26,7 @@ from engram.reproduce.cost_estimate import CostEstimate, TimingCallback, count_s
 from engram.reproduce.measures import constant
 from engram.reproduce.paper_table import (
     DATA_SUBSET,
+    REASONS,
     CellEntry,
     PaperFigure,
     PaperTable,
@@ -110,7 +111,11 @@ def plan(
         search_root(str(data_root))  # raises if the folder does not exist
     data_cache = DataCache(None if data_root is None else str(data_root), table.settings)
     _check_settings(table, data_cache)
-    entries = tuple(_check_entry(table, cell, data_cache) for cell in chosen)
+    general = table.general_reasons
+    entries = tuple(
+        _drop_general(_check_entry(table, cell, data_cache), general) for cell in chosen
+    )
+    said = tuple(f"all cells: {one}: {REASONS.get(one, one)}" for one in general)
     drawn, dropped = _drop_missing(drawn, data_cache)
     figures, absent = _check_figures(drawn, data_cache)
     recipes = _order_recipes(entries, figures, table.rank)
@@ -124,7 +129,7 @@ def plan(
         )
     made = ReproductionPlan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
-        runs=tuple(runs), notes=(*table.notes, *data_cache.notes, *dropped),
+        runs=tuple(runs), notes=(*table.notes, *said, *data_cache.notes, *dropped),
         done=len(runs) - len(find_unfinished(runs, out)), ids=ids, orders=orders,
         root=data_cache.root,
         by_recipe=tuple(
@@ -210,6 +215,12 @@ def _check_entry(table: PaperTable, cell: Cell, data_cache: DataCache) -> CellEn
         return replace(entry, recipes=(), missing=why)
     extra = [r for r in data_cache.reasons(entry.recipes) if r not in entry.reasons]
     return replace(entry, reasons=(*entry.reasons, *extra))
+
+
+def _drop_general(entry: CellEntry, general: Sequence[str]) -> CellEntry:
+    """Move reasons of the whole table out of an entry."""
+    own = tuple(one for one in entry.reasons if one not in general)
+    return replace(entry, reasons=own, general=tuple(general))
 
 
 def _explain_short_stream(entry: CellEntry, data_cache: DataCache) -> str:
