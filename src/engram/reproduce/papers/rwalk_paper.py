@@ -692,7 +692,7 @@ def list_own_claims(
         name = ", ".join([row.name, *([str(row.value)] if row.value else [])])
         return name, measures.metric("average_accuracy", made, head="single", percent=True)
 
-    claims = [*_claim_distances(cells), *_claim_insensitivity(cells)]
+    claims = [*claim_distances(cells), *claim_insensitivity(cells)]
     for dataset in list_data_sets(preset):
         shown = preset.shown(dataset)
         claims += _claim_sizes(preset, dataset, shown, accuracy)
@@ -708,7 +708,7 @@ def list_own_claims(
 Side = tuple[str, Measure, float]  # a row, its measure and the paper's number
 
 
-def _claim_distances(cells: CellFindings) -> list[Claim]:
+def claim_distances(cells: CellFindings) -> list[Claim]:
     """Figure 3: RWalk is nearest to the origin on MNIST; samples give I below 0 on CIFAR-100."""
 
     def distance(dataset: str, method: str) -> Side:
@@ -748,7 +748,7 @@ def _claim_distances(cells: CellFindings) -> list[Claim]:
     return found
 
 
-def _claim_insensitivity(cells: CellFindings) -> list[Claim]:
+def claim_insensitivity(cells: CellFindings) -> list[Claim]:
     """Table 3: F and I of RWalk change least over the strengths."""
 
     def span(dataset: str, method: str, metric: str) -> Side:
