@@ -18,7 +18,15 @@ from benchmarks.peers.__main__ import format_table
 from benchmarks.peers.__main__ import main as run_peers
 from benchmarks.peers.engram_side import make_job
 from benchmarks.peers.job import Job, Network, Settings, read_answers
-from benchmarks.reproduce import first_task, length, search, split_mnist, verdicts
+from benchmarks.reproduce import (
+    divergence,
+    first_task,
+    length,
+    search,
+    split_mnist,
+    table_findings,
+    verdicts,
+)
 from benchmarks.reproduce.searches import SEARCHES, Search
 from benchmarks.scaling import directories
 from benchmarks.scaling.__main__ import exponents
@@ -310,6 +318,33 @@ def test_the_package_has_todays_results():
 
 def recorded_findings(paper):
     return pd.read_csv(verdicts.HERE / f"{paper}-findings.csv")["finding"]
+
+
+def test_findings_of_rwalk_are_of_its_tables():
+    """And what is declared is what the paper says: no comparison of its own numbers fails."""
+    table = table_findings.try_on_tables()
+    assert len(table) == 93
+    assert set(table["printed_holds"]) == {"yes"}
+    shipped = pd.read_csv(table_findings.HERE / "rwalk-findings.csv")
+    made = table.round(6).to_csv(index=False, float_format="%.6g")
+    assert made == shipped.round(6).to_csv(index=False, float_format="%.6g")
+    distances = table[table["row"] == "MNIST single-head, distance (F, I)"]
+    assert distances["paper_first"].tolist() == pytest.approx([np.hypot(0.15, 0.14)] * 8)
+    spans = table[table["row"] == "MNIST range of I over three strengths"]
+    assert spans["paper_second"].tolist() == pytest.approx([0.14, 0.17])  # EWC, PI
+    wide = table.query("finding.str.startswith('single-head, RWalk') & second == 'EWC-S'").iloc[0]
+    assert (wide["holds"], wide["low"] < 0 < wide["high"]) == ("undecided", True)
+
+
+def test_divergence_along_runs(tmp_path, monkeypatch):
+    """For a small share of the change the form of the whole Fisher is exact."""
+    monkeypatch.setattr(divergence, "SCALES", (0.01,))
+    preset = replace(EMBEDDED, mnist=replace(EMBEDDED.mnist, epochs=1), seeds=1)
+    table = divergence.measure_ratios(preset, None, tmp_path, ("Vanilla",))
+    assert table["stage"].tolist() == [2, 3, 4, 5]
+    assert table["full"].tolist() == pytest.approx([1] * 4, abs=0.1)
+    recorded = pd.read_csv(verdicts.HERE / "rwalk-divergence.csv")
+    assert list(recorded) == list(table)
 
 
 @pytest.mark.parametrize("paper", ["rwalk", "cgl"])

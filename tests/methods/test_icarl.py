@@ -54,6 +54,37 @@ def test_targets_and_terms() -> None:
         assert terms["task"].item() == pytest.approx(value, abs=1e-5)
 
 
+def test_softmax_and_labels() -> None:
+    """Row 0 of the task, row 1 an exemplar of class 0; classes 0 and 1 are old."""
+    logits = torch.tensor([[1.0, -2.0, 0.5, 3.0], [0.0, 1.0, 2.0, 3.0]], dtype=torch.float64)
+    old = torch.tensor([[0.5, -1.0, 9.0, 9.0], [2.0, 0.0, 9.0, 9.0]], dtype=torch.float64)
+    batch = batch_of([2, 0], opened=[0, 0, 1, -1], now=1)
+    state = {"teacher": {}, "shown": torch.tensor([False, False, True, False])}
+
+    def found(**options: str) -> float:
+        net: Any = FakeNet(logits, old)
+        return float(ICaRL(**options).loss(net, batch, state)["task"])
+
+    labels = torch.tensor([[0.0, 0, 1, 0], [1.0, 0, 0, 0]], dtype=torch.float64)
+    seen = torch.tensor([True, True, True, False])
+    binary = bce_rows(logits, labels, seen).mean().item()
+    assert found(old_targets="labels") == pytest.approx(binary, abs=1e-12)
+    cross = -(logits[:, :3].log_softmax(-1)[[0, 1], [2, 0]]).mean().item()
+    assert found(loss_form="softmax", old_targets="labels") == pytest.approx(cross, abs=1e-12)
+    distilled = -(old[:, :2].softmax(-1) * logits[:, :2].log_softmax(-1)).sum(-1)
+    assert found(loss_form="softmax") == pytest.approx(cross + distilled.mean().item(), abs=1e-12)
+    assert ICaRL(variant="cnn").decides == ("argmax", "threshold")
+    assert ICaRL(variant="cnn", loss_form="softmax").decides == ("argmax",)
+
+
+def test_exemplars_for_the_means_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = spied(monkeypatch, ICaRL)
+    learner = train(ICaRL(memory=FEW, rehearse=False), STREAM, epochs=1)[-1].learner
+    assert learner.exemplars.counts(6).tolist() == [4] * 6
+    assert learner.state["valid"].all()
+    assert not any(bool((b.old > 0).any()) for stage in (1, 2) for b in seen.of(stage))
+
+
 def test_exemplars_old_label_is_not_used() -> None:
     old, known = torch.zeros(1, 3), torch.tensor([True, True, False])
     assert soft_targets(torch.tensor([[0]]), old, known).tolist() == [[0.5, 0.5, 0.0]]
@@ -69,8 +100,14 @@ def test_nearest_mean() -> None:
     x = torch.tensor([[1.2, 1.3]], dtype=torch.float64)
     got = mean_distances(x, means)[0, :2].tolist()
     assert got == pytest.approx([0.429311, 0.507969], abs=1e-5)
-    plain = torch.stack([features[:2].mean(0), features[2:].mean(0)])
-    assert (x - plain).norm(dim=1).tolist() == pytest.approx([0.970824, 0.970824], abs=1e-5)
+    plain, _ = class_means(features, torch.tensor([0, 0, 1, 1]), 3, normalize=False)
+    torch.testing.assert_close(plain[0], features[:2].mean(0))
+    far = mean_distances(x, plain, normalize=False)[0, :2]
+    assert far.tolist() == pytest.approx([0.970824, 0.970824], abs=1e-5)
+    state = {"means": plain, "valid": valid}
+    found = ICaRL(nme_normalize=False).scores(Output(2 * x, torch.zeros(1, 3)), state)[0]
+    assert found[:2].tolist() == pytest.approx([0.0, 1.892749 - 2.415057], abs=1e-5)
+    assert found[2] < found[1]
     scores = ICaRL().scores(Output(x, torch.zeros(1, 3)), {"means": means, "valid": valid})[0]
     assert scores.argmax() == 0
     assert (scores[0] - scores[1]).item() == pytest.approx(0.507969 - 0.429311, abs=1e-5)
@@ -200,12 +237,25 @@ def test_lockstep(variant: str) -> None:
     assert lockstep_gap(ICaRL(memory=FEW, variant=variant)) < 1e-10
 
 
+def test_lockstep_of_the_other_readings() -> None:
+    method = ICaRL(memory=FEW, loss_form="softmax", nme_normalize=False, rehearse=False)
+    assert lockstep_gap(method) < 1e-10
+
+
 def test_lockstep_with_normalisation_and_own_heads() -> None:
     method = ICaRL(memory=FEW, bce_reduction="sum")
     assert lockstep_gap(method, model=Normed, scenario=task_incremental, lr=0.01) < 1e-10
 
 
-@pytest.mark.parametrize("options", [{"variant": "ncm"}, {"bce_reduction": "max"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"variant": "ncm"},
+        {"bce_reduction": "max"},
+        {"loss_form": "ce"},
+        {"old_targets": "none"},
+    ],
+)
 def test_bad_options(options: dict[str, Any]) -> None:
     with pytest.raises(BadArgument, match=next(iter(options))):
         ICaRL(**options)

@@ -13,7 +13,7 @@ from engram.errors import bad, check_choice, check_float
 from engram.learner.batch import Batch
 from engram.learner.learner import EVAL_ROWS, RunLearner
 from engram.learner.networks import Net
-from engram.losses import bce_rows, mean, multi_hot
+from engram.losses import bce_rows, ce_rows, distill_rows, mean, multi_hot
 from engram.memory import Memory, check_memory
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
 from engram.models.forward_pass import Output
@@ -22,6 +22,8 @@ from engram.streams.stream import Task
 
 VARIANTS = ("nme", "hb1", "cnn", "norm")
 REDUCTIONS = ("mean", "sum")
+FORMS = ("sigmoid", "softmax")
+OLD_TARGETS = ("network", "labels")
 NO_MEAN_DISTANCE = 4.0  # of a class without a mean; the distance of unit vectors is at most 2
 
 
@@ -49,18 +51,37 @@ def distillation_targets(batch: Batch, old_logits: Tensor, shown: Tensor) -> Ten
     return soft_targets(batch.y, old_logits, batch.known & ~labelled)
 
 
-def class_means(features: Tensor, columns: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return normalised means [C, d] of normalised features [n, d], and which classes have one."""
-    unit = F.normalize(features, dim=-1)
-    total = torch.zeros(classes, unit.shape[-1], dtype=unit.dtype).index_add(0, columns, unit)
+def class_means(
+    features: Tensor, columns: Tensor, classes: int, *, normalize: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return means [C, d] of features [n, d], and which classes have one.
+
+    Normalised means of normalised features, or plain means of the features as they are.
+
+    Examples
+    --------
+    >>> features, columns = torch.tensor([[3.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
+    >>> class_means(features, columns, 1, normalize=False)[0].tolist()
+    [[1.5, 0.5]]
+    """
+    used = F.normalize(features, dim=-1) if normalize else features
+    total = torch.zeros(classes, used.shape[-1], dtype=used.dtype).index_add(0, columns, used)
     count = torch.bincount(columns, minlength=classes)
-    return F.normalize(total, dim=-1), count > 0
+    if normalize:
+        return F.normalize(total, dim=-1), count > 0
+    return total / count.clamp(min=1)[:, None], count > 0
 
 
-def mean_distances(features: Tensor, means: Tensor) -> Tensor:
-    """Compute distances [B, C] of normalised features [B, d] to unit vectors [C, d]."""
-    cosines = F.normalize(features, dim=-1) @ means.T
-    return (2 - 2 * cosines).clamp(min=0).sqrt()
+def mean_distances(features: Tensor, means: Tensor, *, normalize: bool = True) -> Tensor:
+    """Compute distances [B, C] of normalised features [B, d] to unit vectors [C, d].
+
+    Without `normalize`, of the features as they are to any vectors.
+    """
+    if normalize:
+        cosines = F.normalize(features, dim=-1) @ means.T
+        return (2 - 2 * cosines).clamp(min=0).sqrt()
+    squares = features.square().sum(-1, keepdim=True) + means.square().sum(-1)
+    return (squares - 2 * features @ means.T).clamp(min=0).sqrt()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +117,17 @@ class ICaRL(Method):
     reset_scale
         ``norm``: reset the scale whenever classes are added, as the released code of IIRC does;
         otherwise it carries over.
+    nme_normalize
+        Normalise features and means, as in the original; False compares them as they are.
+    loss_form
+        ``sigmoid``: binary cross-entropy per output (the original). ``softmax``: cross-entropy of
+        the label among the seen classes, plus, of old classes, that of the old network's softmax at
+        temperature 1; several libraries and the code of GEM have such a form.
+    old_targets
+        What outputs of old classes are trained to: what the old ``network`` gave, or ``labels``
+        alone, without distillation.
+    rehearse
+        Train on the exemplars, too; False keeps them for the class means alone.
 
     Notes
     -----
@@ -118,6 +150,10 @@ class ICaRL(Method):
     nme_flip: bool = False
     scale: PerRun = 10.0
     reset_scale: bool = False
+    nme_normalize: bool = True
+    loss_form: str = "sigmoid"
+    old_targets: str = "network"
+    rehearse: bool = True
 
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, VARIANTS)
@@ -126,6 +162,8 @@ class ICaRL(Method):
         check_float("scale", self.scale, open_low=True)
         if self.reset_scale and self.variant != "norm":
             raise bad("reset_scale", "False unless the variant is norm", True)
+        check_choice("loss_form", self.loss_form, FORMS)
+        check_choice("old_targets", self.old_targets, OLD_TARGETS)
 
     @property
     def head(self) -> str | dict[str, Any]:
@@ -133,10 +171,11 @@ class ICaRL(Method):
 
     @property
     def decides(self) -> tuple[str, ...]:
-        return ARGMAX_OR_THRESHOLD if self.variant in ("cnn", "norm") else ("argmax",)
+        one_label = self.variant in ("nme", "hb1") or self.loss_form == "softmax"
+        return ("argmax",) if one_label else ARGMAX_OR_THRESHOLD
 
     def replay(self, stage: int) -> ReplaySpec:
-        return ReplaySpec("union")
+        return ReplaySpec("union" if self.rehearse else "none")
 
     def start(self, learner: RunLearner, task: Task) -> None:
         shape = learner.stream.data.sample_shape
@@ -152,8 +191,14 @@ class ICaRL(Method):
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         logits = net(batch.x, batch.w).logits
-        if "teacher" in state:
-            old = net.frozen(state["teacher"])(batch.x).logits
+        distils = "teacher" in state and self.old_targets == "network"
+        old = net.frozen(state["teacher"])(batch.x).logits if distils else None
+        if self.loss_form == "softmax":
+            rows = ce_rows(logits, batch.target, batch.seen)
+            if old is not None:
+                rows = rows + distill_rows(logits, old, batch.known, temperature=1.0)
+            return {"task": mean(rows, batch.w)}
+        if old is not None:
             targets = distillation_targets(batch, old, state["shown"])
         else:
             targets = multi_hot(batch.y, logits.shape[-1], logits.dtype)
@@ -168,15 +213,20 @@ class ICaRL(Method):
             if self.nme_flip:
                 features = torch.cat([features, mirrored_features(learner)])
                 columns = columns.repeat(2)
-            means, valid = class_means(features, columns, len(learner.opened))
+            means, valid = class_means(
+                features, columns, len(learner.opened), normalize=self.nme_normalize
+            )
             learner.state = {"means": means.to(learner.device), "valid": valid.to(learner.device)}
 
     def scores(self, output: Output, state: State) -> Tensor:
         if "means" not in state:
             return output.logits
-        distance = torch.where(
-            state["valid"], mean_distances(output.features, state["means"]), NO_MEAN_DISTANCE
-        )
+        known, means = state["valid"], state["means"]
+        distance = mean_distances(output.features, means, normalize=self.nme_normalize)
+        if self.nme_normalize:
+            distance = torch.where(known, distance, NO_MEAN_DISTANCE)
+        else:
+            distance = torch.where(known, distance, distance.amax(-1, keepdim=True) + 1)
         # the nearest mean scores 0, so that near ties are not lost in half precision
         return distance.amin(-1, keepdim=True) - distance
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 
 from engram.probes.feature_statistics import Features
+from engram.probes.fisher_distance import DivergenceForms, FisherDistance, compare_divergence
 from engram.probes.generated_samples import Generated
 from engram.probes.label_threshold import Threshold
 from engram.probes.measure import measure
@@ -34,7 +35,9 @@ __all__ = [
     "Cost",
     "Curve",
     "Divergence",
+    "DivergenceForms",
     "Features",
+    "FisherDistance",
     "Generated",
     "HeldOut",
     "Losses",
@@ -43,6 +46,7 @@ __all__ = [
     "RepeatedSamples",
     "StageView",
     "Threshold",
+    "compare_divergence",
     "measure",
     "standard",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.reproduce.recorded_findings import (
+from benchmarks.reproduce.recorded_confer import (
     FOLDER,
     RecordedCell,
     read_recorded,

@@ -1,9 +1,11 @@
-"""Riemannian walk (RWalk, Chaudhry et al. 2018): preset, recipes, tables 1 to 4, figures 2 to 6."""
+"""Riemannian walk (RWalk, Chaudhry et al. 2018): preset, recipes, tables 1 to 4, figures 2 to 6,
+findings.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -38,7 +40,9 @@ from engram.reproduce.papers.figure_parts import (
     make_figure,
     mean_records,
 )
+from engram.reproduce.papers.findings import CellFindings, Claim, make_findings_figure
 from engram.reproduce.papers.paper_base import (
+    EntryMaker,
     Paper,
     PaperData,
     PaperPreset,
@@ -129,6 +133,9 @@ class RWalkPreset(PaperPreset[RWalkProtocol]):
         the last task only, all that tables need; ``each`` for every task.
     strength_20, per_class_20, epochs_20
         Table 2, whose regularisation and length are not given.
+    total_20, training_20, gem
+        Rows of table 2 that the paper quotes from the authors of GEM: samples in all, how they are
+        trained in GEM's public code (one pass, small batches), and fields of the method GEM.
     """
 
     parts: ClassVar = {"mnist": MNIST, "cifar": CIFAR}
@@ -158,6 +165,11 @@ class RWalkPreset(PaperPreset[RWalkProtocol]):
     strength_20: float = 1000.0
     per_class_20: int = 50
     epochs_20: int = 10
+    total_20: int = 5120
+    training_20: Mapping[str, Any] = default_options(
+        epochs=1, batch_size=10, optimizer="sgd", lr=0.1
+    )
+    gem: Mapping[str, Any] = default_options(margin=0.5)
 
     def __post_init__(self) -> None:
         check_choice("mix", self.mix, MIXES)
@@ -165,7 +177,7 @@ class RWalkPreset(PaperPreset[RWalkProtocol]):
         check_choice("reference", self.reference, REFERENCES)
         check_choice("policy", self.policy, policies())
         check_choices(self, ("auto", *SCOPES), "scope_multi", "scope_single", "scope_samples")
-        check_ints(self, "seeds", "per_class_20", "epochs_20", low=1)
+        check_ints(self, "seeds", "per_class_20", "epochs_20", "total_20", low=1)
         check_ints(self, "batch_size", "sample_rows", "sample_epochs")
         self._need_paired()
         check_float("strength_20", self.strength_20)
@@ -252,17 +264,32 @@ def joint_recipe(preset: RWalkPreset, dataset: str, setting: str) -> Recipe:
     )  # fmt: skip
 
 
-def table_2_recipe(preset: RWalkPreset) -> Recipe:
-    """RWalk in table 2: 20 tasks of 5 classes, GEM's slim ResNet-18.
+def table_2_recipe(preset: RWalkPreset, method: str = "RWalk") -> Recipe:
+    """A row of table 2: 20 tasks of 5 classes, GEM's slim ResNet-18.
 
     Without CIFAR-100, in the embedded form, it is MNIST's stand-in with its own tasks and network.
     """
+    dataset = MNIST if preset.cifar is None else CIFAR
     row = RWalkRow(
-        dataset=MNIST, setting=MULTI, method="RWalk", strength=preset.strength_20, samples=True
+        dataset=dataset, setting=MULTI, method=method, strength=preset.strength_20, samples=True
     )
     if preset.cifar is None:
-        return recipe(replace(preset, mnist=replace(preset.mnist, epochs=preset.epochs_20)), row)
-    return recipe(change_to_20_tasks(preset), replace(row, dataset=CIFAR))
+        preset = replace(preset, mnist=replace(preset.mnist, epochs=preset.epochs_20))
+    else:
+        preset = change_to_20_tasks(preset)
+    if method == "RWalk":
+        return recipe(preset, row)
+    protocol = preset.protocol(dataset)
+    tasks = protocol.classes // protocol.classes_per_task
+    if method == "GEM":  # an equal share for each task, as in its code
+        memory: dict[str, Any] = {"per_task": max(preset.total_20 // tasks, 1), "policy": "random"}
+        spec = {"name": "GEM", "memory": memory, **preset.gem}
+    else:
+        memory = {"total": preset.total_20, "policy": preset.policy, "normalize": preset.normalize}
+        spec = {"name": "ICaRL", "memory": memory, **preset.icarl}
+    training = {**_training(preset, protocol, preset.scope_multi), **preset.training_20}
+    label = RWalkRow(dataset=dataset, setting=MULTI, method=method).label(preset.shown(dataset))
+    return _recipe(preset, protocol, label, setting=MULTI, method=spec, training=training)
 
 
 def change_to_20_tasks(preset: RWalkPreset) -> RWalkPreset:
@@ -331,6 +358,8 @@ def _penalty(preset: RWalkPreset, protocol: RWalkProtocol, row: RWalkRow) -> dic
     strength = {"strength": row.strength}
     if row.method == "EWC":  # the paper means EWC++ throughout
         return {"name": "EWCpp", **strength, "every": protocol.every, **preset.ewc}
+    if row.method == FIRST_EWC:
+        return {"name": "EWC", **strength}
     if row.method == "PI":
         return {"name": "SI", **strength, **preset.pi}
     if row.method == "RWalk":
@@ -340,7 +369,9 @@ def _penalty(preset: RWalkPreset, protocol: RWalkProtocol, row: RWalkRow) -> dic
 
 # -- tables ----------------------------------------------------------------------------------------
 CIFAR_ALONE = ("2", "fig6")
+FIRST_EWC = "EWC of 2017"  # with which the paper compares EWC++ in words
 TOLERANCE_PERCENT = 3.0  # tolerance in percent, .03 for shares
+LEVEL = 3.0  # points of accuracy that findings call level
 
 
 def _notes(name: str, preset: RWalkPreset, embedded: bool) -> tuple[str, ...]:
@@ -411,9 +442,7 @@ def _first_strength(row: RWalkRow) -> float:
 
 
 def _table_2_entry(preset: RWalkPreset, cell: Cell) -> CellEntry:
-    if cell["method"] != "RWalk":
-        return CellEntry(missing="quoted by the paper from the authors of GEM")
-    made = table_2_recipe(preset)
+    made = table_2_recipe(preset, cell["method"])
     measure = measures.metric("average_accuracy", made, head="multi", percent=True)
     same = preset.cifar is not None and preset.shown(CIFAR) == CIFAR
     reasons = (*(() if same else (OTHER_DATA,)), EPOCHS_UNSTATED, VARIANT_UNSTATED)
@@ -499,13 +528,14 @@ def _panel_rows(
 
 
 def build_figures(name: str, preset: RWalkPreset) -> PaperFigure:
-    """A figure by its name, fig2 to fig6."""
+    """A figure by its name, fig2 to fig6, or the findings."""
     makers: dict[str, Callable[[RWalkPreset], PaperFigure]] = {
         "fig2": lambda p: _task_level_figure(p, "fig2", MNIST),
         "fig3": _plane_figure,
         "fig4": _sizes_figure,
         "fig5": _policies_figure,
         "fig6": lambda p: _task_level_figure(p, "fig6", CIFAR),
+        "findings": _findings_figure,
     }
     return makers[name](preset)
 
@@ -523,6 +553,7 @@ def table_1_strength(dataset: str, setting: str, method: str, samples: bool) -> 
     >>> table_1_strength("CIFAR-100", "single-head", "EWC", True)
     1500000.0
     """
+    method = "EWC" if method == FIRST_EWC else method
     names = {f"{method}-S", method} if samples else {method}
     found = [
         cell["params"] for cell in read_cells("rwalk", "1")
@@ -638,6 +669,169 @@ def _policies_figure(preset: RWalkPreset) -> PaperFigure:
     return _grid_figure(preset, "fig5", title, "strategy", lambda dataset: named)
 
 
+# -- findings --------------------------------------------------------------------------------------
+def _findings_figure(preset: RWalkPreset) -> PaperFigure:
+    cells = CellFindings("rwalk", preset, DATA["findings"], make_entries(preset))
+    claims, rows = list_own_claims(preset, cells)
+    return make_findings_figure(DATA["titles"]["findings"], cells, more=lambda _: claims, rows=rows)
+
+
+NamedRecipe = tuple[Recipe, Mapping[str, str]]
+
+
+def list_own_claims(
+    preset: RWalkPreset, cells: CellFindings
+) -> tuple[list[Claim], list[NamedRecipe]]:
+    """What the text says of table 3, of figures 3 to 5 and of EWC++, and the recipes it needs."""
+    rows: list[NamedRecipe] = []
+
+    def accuracy(row: FigureRow, **more: Any) -> tuple[str, Measure]:
+        """The single-head accuracy of a row with samples, as in figures 4 and 5."""
+        made = row.recipe(preset, **more)
+        rows.append((made, row.names))
+        name = ", ".join([row.name, *([str(row.value)] if row.value else [])])
+        return name, measures.metric("average_accuracy", made, head="single", percent=True)
+
+    claims = [*claim_distances(cells), *claim_insensitivity(cells)]
+    for dataset in list_data_sets(preset):
+        shown = preset.shown(dataset)
+        claims += _claim_sizes(preset, dataset, shown, accuracy)
+        claims += _claim_policies(dataset, shown, accuracy)
+        first, later = (
+            accuracy(FigureRow(dataset, SINGLE, method, False)) for method in (FIRST_EWC, "EWC")
+        )
+        words = "EWC++ is at least as accurate as EWC"
+        claims.append(Claim(words, f"{shown} single-head", later, first, ties=True))
+    return claims, rows
+
+
+Side = tuple[str, Measure, float]  # a row, its measure and the paper's number
+
+
+def claim_distances(cells: CellFindings) -> list[Claim]:
+    """Figure 3: RWalk is nearest to the origin on MNIST; samples give I below 0 on CIFAR-100."""
+
+    def distance(dataset: str, method: str) -> Side:
+        pair = [
+            cells.find_cells("1", {"dataset": dataset, "setting": SINGLE, "method": method,
+                                   "metric": metric})[0] for metric in ("F", "I")
+        ]  # fmt: skip
+        f, i = (cells.measure(cell) for cell in pair)
+        return (method, lambda result: np.hypot(f(result), i(result)),
+                math.hypot(*(cell.value for cell in pair)))  # fmt: skip
+
+    found = []
+    if MNIST not in cells.preset.absent:
+        own = distance(MNIST, "RWalk")
+        names = dict.fromkeys(
+            cell["method"]
+            for cell in cells.find_cells("1", {"dataset": MNIST, "setting": SINGLE})
+            if cell["method"] != "RWalk"
+        )
+        for name in names:
+            other = distance(MNIST, name)
+            found.append(
+                Claim("RWalk is nearest to no forgetting and no intransigence",
+                      f"{cells.preset.shown(MNIST)} single-head, distance (F, I)",
+                      own[:2], other[:2], (own[2], other[2]), relation="below")
+            )  # fmt: skip
+    if CIFAR not in cells.preset.absent:
+        for name in ("EWC-S", "PI-S", "RWalk"):
+            place = {"dataset": CIFAR, "setting": SINGLE, "method": name, "metric": "I"}
+            (cell,) = cells.find_cells("1", place)
+            found.append(
+                Claim("with samples, penalties transfer forward (I below 0)",
+                      f"{cells.preset.shown(CIFAR)} single-head I", (name, cells.measure(cell)),
+                      ("the joint reference", measures.constant(0.0)), (cell.value, 0.0),
+                      relation="below")
+            )  # fmt: skip
+    return found
+
+
+def claim_insensitivity(cells: CellFindings) -> list[Claim]:
+    """Table 3: F and I of RWalk change least over the strengths."""
+
+    def span(dataset: str, method: str, metric: str) -> Side:
+        place = {"dataset": dataset, "method": method, "metric": metric}
+        every = cells.find_cells("3", place)
+        of_each = [cells.measure(cell) for cell in every]
+        printed = [cell.value for cell in every]
+        return (
+            method, lambda result: np.ptp(np.stack([one(result) for one in of_each]), axis=0),
+            max(printed) - min(printed),
+        )  # fmt: skip
+
+    found = []
+    for dataset, metric in product((MNIST, CIFAR), ("F", "I")):
+        if dataset in cells.preset.absent:
+            continue
+        own = span(dataset, "RWalk", metric)
+        for name in ("EWC", "PI"):
+            other = span(dataset, name, metric)
+            row = f"{cells.preset.shown(dataset)} range of {metric} over three strengths"
+            found.append(Claim("RWalk depends least on its strength", row, own[:2], other[:2],
+                               (own[2], other[2]), relation="below"))  # fmt: skip
+    return found
+
+
+MeasureRow = Callable[..., tuple[str, Measure]]
+
+
+def _claim_sizes(
+    preset: RWalkPreset, dataset: str, shown: str, accuracy: MeasureRow
+) -> Iterator[Claim]:
+    """Figure 4, at the fewest and the most samples: nothing is printed but curves."""
+    sizes = preset.protocol(dataset).samples
+    for size, few in ((min(sizes), True), (max(sizes), False)):
+        found = {
+            name: accuracy(
+                FigureRow(dataset, SINGLE, name, True, f"{size} per class"),
+                per_class=size, policy="random",
+            )
+            for name in ("Vanilla", *REGULARISED)
+        }  # fmt: skip
+        row = f"{shown} A(%), uniform samples"
+        plain, own = found["Vanilla"], found["RWalk"]
+        for name in REGULARISED:
+            if few:
+                yield Claim("with the fewest samples, penalties are above plain training", row,
+                            found[name], plain)  # fmt: skip
+            else:
+                yield Claim("with the most samples, plain training is level with the penalties",
+                            row, plain, found[name], ties=True, slack=LEVEL)  # fmt: skip
+        for name in ("EWC", "PI") if few else ():
+            yield Claim("with the fewest samples, RWalk is the most accurate", row, own,
+                        found[name])  # fmt: skip
+
+
+def _claim_policies(dataset: str, shown: str, accuracy: MeasureRow) -> Iterator[Claim]:
+    """Figure 5: mean of features is best, uniform as good, plain training most dependent."""
+    found = {
+        (method, name): accuracy(FigureRow(dataset, SINGLE, method, True, name), policy=policy)
+        for method in ("Vanilla", *REGULARISED)
+        for policy, name in DATA["policies"].items()
+    }
+    best, row = DATA["policies"]["herding"], f"{shown} A(%)"
+    for (method, name), other in found.items():
+        if name != best:
+            yield Claim("mean of features is the best choice of samples", row,
+                        found[method, best], other)  # fmt: skip
+    uniform = DATA["policies"]["random"]
+    for method in ("Vanilla", *REGULARISED):
+        yield Claim("uniform samples are as good as mean of features", row,
+                    found[method, uniform], found[method, best], slack=LEVEL,
+                    relation="near")  # fmt: skip
+
+    def span(method: str) -> tuple[str, Measure]:
+        every = [one for (name, _), (_, one) in found.items() if name == method]
+        label = FigureRow(dataset, SINGLE, method, True).name
+        return label, lambda result: np.ptp(np.stack([one(result) for one in every]), axis=0)
+
+    for method in REGULARISED:
+        yield Claim("plain training depends most on which samples", f"{row}, range over choices",
+                    span("Vanilla"), span(method))  # fmt: skip
+
+
 # -- drawings --------------------------------------------------------------------------------------
 # -S rows follow in the same order, so that the ninth symbol is the last that is needed
 METHODS = ("Vanilla", "EWC", "PI", "RWalk", "iCaRL-hb1", "iCaRL")
@@ -745,16 +939,26 @@ def _looks(names: Any) -> dict[str, Style]:
     return found
 
 
+def make_entries(preset: RWalkPreset) -> dict[str, EntryMaker]:
+    """How the cells of each table are made."""
+    return {
+        "1": lambda cell: _training_entry(preset, find_row(cell), cell),
+        "2": partial(_table_2_entry, preset),
+        "3": lambda cell: _training_entry(preset, replace(find_row(cell), samples=True), cell),
+        "4": _layer,
+    }
+
+
+def _entries_of(table: str) -> Callable[[RWalkPreset], EntryMaker]:
+    return lambda preset: make_entries(preset)[table]
+
+
+# runs that several of these need are trained once
+_SHARED_FOLDER = ("1", "2", "3", "fig2", "fig3", "fig4", "fig5", "fig6", "findings")
+
 TABLES = Paper(
     name="rwalk", titles=DATA["titles"], paper=PAPER, embedded=EMBEDDED,
-    tables={
-        "1": lambda preset: lambda cell: _training_entry(preset, find_row(cell), cell),
-        "2": lambda preset: partial(_table_2_entry, preset),
-        "3": lambda preset: lambda cell: _training_entry(
-            preset, replace(find_row(cell), samples=True), cell
-        ),
-        "4": lambda preset: _layer,
-    },
+    tables={table: _entries_of(table) for table in ("1", "2", "3", "4")},
     figures=lambda name, preset: (build_figures(name, preset),), notes=_notes,
-    kept_cells=("2", "4"), without_data=("4",),
+    kept_cells=("2", "4"), without_data=("4",), folders=dict.fromkeys(_SHARED_FOLDER, "rwalk"),
 )  # fmt: skip
