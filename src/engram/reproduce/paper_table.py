@@ -109,7 +109,8 @@ class PaperFigure:
     """A figure of a paper: the recipes to run, its numbers, and its drawing.
 
     `rows` describes each recipe by the keys with which cells are chosen, so that some can be run
-    by themselves. A recipe that several rows need stands there once for each.
+    by themselves. A recipe that several rows need stands there once for each. A `partial` figure is
+    made of those recipes whose data is there, others of all or none.
     """
 
     name: str
@@ -118,6 +119,7 @@ class PaperFigure:
     data: Callable[[Result], pd.DataFrame]
     draw: Callable[[pd.DataFrame], Any]  # a plotly figure
     rows: tuple[Mapping[str, str], ...] = ()
+    partial: bool = False
 
 
 def _rank_equally(recipe: Recipe) -> int:

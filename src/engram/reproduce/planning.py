@@ -109,6 +109,7 @@ def plan(
     data_cache = DataCache(None if data_root is None else str(data_root), table.settings)
     _check_settings(table, data_cache)
     entries = tuple(_check_entry(table, cell, data_cache) for cell in chosen)
+    drawn, dropped = _drop_missing(drawn, data_cache)
     figures, absent = _check_figures(drawn, data_cache)
     recipes = _order_recipes(entries, figures, table.rank)
     runs, ids, orders = _make_runs(recipes, data_cache)
@@ -120,7 +121,7 @@ def plan(
         )
     made = ReproductionPlan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
-        runs=tuple(runs), notes=(*table.notes, *data_cache.notes),
+        runs=tuple(runs), notes=(*table.notes, *data_cache.notes, *dropped),
         done=len(runs) - len(find_unfinished(runs, out)), ids=ids, orders=orders,
         root=data_cache.root,
         by_recipe=tuple((recipe, tuple(data_cache.runs(recipe))) for recipe in recipes),
@@ -233,6 +234,24 @@ def _check_figures(
     absent = {one.name: data_cache.explain_missing(one.recipes) for one in figures}
     found = tuple(figure for figure in figures if not absent[figure.name])
     return found, {name: why for name, why in absent.items() if why}
+
+
+def _drop_missing(
+    figures: Sequence[PaperFigure], data_cache: DataCache
+) -> tuple[tuple[PaperFigure, ...], tuple[str, ...]]:
+    """Drop the recipes of partial figures that cannot be run here, and say why.
+
+    A figure none of whose recipes can be run keeps them, so that it counts as missing.
+    """
+    found, notes = [], []
+    for figure in figures:
+        why = [data_cache.explain_missing([one]) for one in figure.recipes if figure.partial]
+        if any(why) and not all(why):
+            kept = [one for one, reason in zip(figure.recipes, why, strict=True) if not reason]
+            notes += [f"{figure.name}: rows are left out: {one}" for one in filter(None, why)]
+            figure = replace(figure, recipes=tuple(kept), rows=())
+        found.append(figure)
+    return tuple(found), tuple(dict.fromkeys(notes))
 
 
 def _order_recipes(

@@ -94,7 +94,14 @@ def t_interval(values: Floats, *, level: float = LEVEL) -> tuple[float, float]:
     return float(values.mean()) - reach, float(values.mean()) + reach
 
 
-def _bounds(values: Floats) -> tuple[float, float]:
+def bound_mean(values: Floats) -> tuple[float, float]:
+    """Return the t interval of a mean; NaN for fewer than `ENOUGH_REPETITIONS` values.
+
+    Examples
+    --------
+    >>> bound_mean(np.array([1.0, 2.0]))
+    (nan, nan)
+    """
     return t_interval(values) if len(values) >= ENOUGH_REPETITIONS else (math.nan, math.nan)
 
 
@@ -103,7 +110,7 @@ def allowed_difference(cell: Cell, tolerance: float, values: Floats | None = Non
 
     Without values, the interval is left out: what lies between is undecided.
     """
-    low, high = (math.nan, math.nan) if values is None else _bounds(values)
+    low, high = (math.nan, math.nan) if values is None else bound_mean(values)
     candidates = (tolerance, (high - low) / 2, cell.std)
     # in binary, 99.3 - 96.3 is slightly above 3
     return max(c for c in candidates if not math.isnan(c)) + 1e-9
@@ -147,7 +154,7 @@ def judge_cell(cell: Cell, entry: CellEntry, values: Floats) -> ReproductionLine
     ('undecided', 'wide interval')
     """
     known = values[~np.isnan(values)]
-    low, high = _bounds(known)
+    low, high = bound_mean(known)
     line = (cell, known, low, high)
     if entry.missing:
         return ReproductionLine(*line, NOT_RUN, entry.missing)

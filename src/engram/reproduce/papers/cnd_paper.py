@@ -26,15 +26,14 @@ from engram.reproduce.paper_table import (
 )
 from engram.reproduce.papers.figure_parts import (
     NAN,
-    Claim,
     PlotGrid,
     Records,
     assign_looks,
     draw_table,
     make_frame,
     mean_records,
-    tabulate_claims,
 )
+from engram.reproduce.papers.findings import Claim, tabulate_claims
 from engram.reproduce.papers.paper_base import (
     Paper,
     PaperData,

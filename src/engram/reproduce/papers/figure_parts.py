@@ -1,11 +1,10 @@
-"""What figures of all papers have in common: numbers in tables, looks of methods, grids of plots,
-and claims tested on runs.
+"""What figures of all papers have in common: numbers in tables, looks of methods, grids of
+plots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from engram.experiments import Recipe
     from engram.records import Result
     from engram.report.method_styles import Style
-    from engram.reproduce.paper_table import Floats, Measure
+    from engram.reproduce.paper_table import Floats
 
 NAN = float("nan")
 LEVEL_COLUMNS = ("panel", "method", "task", "stage", "accuracy", "std")  # of `draw_task_level`
@@ -228,64 +227,3 @@ def draw_table(data: pd.DataFrame) -> Any:
             cells={"values": [shown[name].tolist() for name in data.columns], "align": "left"},
         )
     )
-
-
-# -- claims: what a paper finds, as comparisons of two measures that can fail ----------------------
-CLAIM_COLUMNS = ("finding", "row", "first", "first_value", "second", "second_value", "repetitions",
-           "paper_first", "paper_second", "holds")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The first measure is larger than the second, or at least as large (`ties`).
-
-    Examples
-    --------
-    >>> from engram.reproduce.measures import constant
-    >>> one = Claim("more is more", "", ("three", constant(3.0)), ("two", constant(2.0)))
-    >>> one.tried(None)["holds"]
-    'yes'
-
-    Means are those over the repetitions that both have, here the first alone:
-
-    >>> few, all = ("few", constant(0.5, NAN, NAN)), ("all", constant(0.6, 0.1, 0.2))
-    >>> found = Claim("few are better", "", few, all).tried(None)
-    >>> found["second_value"], found["repetitions"], found["holds"]
-    (0.6, 1, 'no')
-    """
-
-    finding: str
-    row: str
-    first: tuple[str, Measure]
-    second: tuple[str, Measure]
-    paper: tuple[float, float] = (NAN, NAN)
-    ties: bool = False
-    slack: float = 0.0  # how far the first may stay below
-
-    def tried(self, result: Result) -> dict[str, Any]:
-        """The claim with both numbers and whether it holds.
-
-        Where no repetition has both, nothing is compared, and each number is its own mean.
-        """
-        a, b = np.broadcast_arrays(self.first[1](result), self.second[1](result))
-        shared = ~(np.isnan(a) | np.isnan(b))
-        count = int(shared.sum())
-        one, two = (_mean(values[shared] if count else values) for values in (a, b))
-        larger = one + self.slack >= two if self.ties else one + self.slack > two
-        return {
-            "finding": self.finding, "row": self.row, "first": self.first[0], "first_value": one,
-            "second": self.second[0], "second_value": two, "repetitions": count,
-            "paper_first": self.paper[0], "paper_second": self.paper[1],
-            "holds": "not run" if not count else "yes" if larger else "no",
-        }  # fmt: skip
-
-
-def _mean(values: Any) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else NAN
-
-
-def tabulate_claims(result: Result, claims: Iterable[Claim]) -> pd.DataFrame:
-    """One line per claim, with both numbers and whether it holds; none while nothing has run."""
-    tried: Iterator[dict[str, Any]] = (claim.tried(result) for claim in claims)
-    return make_frame(list(tried) if len(result) else [], CLAIM_COLUMNS)

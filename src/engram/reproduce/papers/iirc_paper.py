@@ -21,7 +21,6 @@ from engram.reproduce.cells import Cell, read_cells
 from engram.reproduce.paper_table import VARIANT_UNSTATED, CellEntry, PaperFigure
 from engram.reproduce.papers.figure_parts import (
     NAN,
-    Claim,
     PlotGrid,
     Records,
     assign_looks,
@@ -29,8 +28,8 @@ from engram.reproduce.papers.figure_parts import (
     make_figure,
     make_frame,
     mean_records,
-    tabulate_claims,
 )
+from engram.reproduce.papers.findings import Claim, tabulate_claims
 from engram.reproduce.papers.paper_base import (
     Paper,
     PaperData,
