@@ -272,7 +272,7 @@ class RowLabels(NamedTuple):
     --------
     >>> found = RowLabels.read([["pet", "cat"], ["oak"]], 2)
     >>> found.classes, found.sets, found.places(["oak", "cat", "pet"]).tolist()
-    (['cat', 'oak', 'pet'], True, [[1, 2], [0, -1]])
+    (['cat', 'oak', 'pet'], True, [[2, 1], [0, -1]])
     """
 
     ids: Tensor  # [n, L] places in `classes`, -1 pads
