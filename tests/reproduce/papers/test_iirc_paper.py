@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import engram
 from engram.data.dataset import Data
 from engram.errors import BadArgument
 from engram.records import Result, Rows
@@ -19,15 +20,19 @@ CIFAR = "IIRC-CIFAR"
 
 
 @pytest.fixture(scope="module")
-def official():
-    """IIRC-CIFAR over as many rows as CIFAR-100 has, each a single number."""
+def rows():
+    """As many rows as CIFAR-100 has, each a single number."""
     tree, orphans, _ = read_published_tasks("cifar")
     names = [name for below in tree.values() for name in below] + orphans
     train, test = names * 500, names * 100
-    data = Data.from_arrays(
+    return Data.from_arrays(
         torch.zeros(len(train), 1), train, test=(torch.zeros(len(test), 1), test)
     )
-    return iirc(data, "cifar")
+
+
+@pytest.fixture(scope="module")
+def official(rows):
+    return iirc(rows, "cifar")
 
 
 def test_every_cell_of_c1_has_runs_and_all_nine_rows_are_run():
@@ -90,6 +95,33 @@ def test_printed_counts_are_those_of_the_stream(official, name, cells):
         assert judge_cell(cell, entry, np.array([count(official)])).verdict == "agrees", cell
         checked += 1
     assert checked == cells
+
+
+def test_joint_is_one_task_with_every_row_once_and_all_its_labels(rows, official):
+    table = find_table("iirc/C.3")
+    (cell,) = (cell for cell in table.cells if cell["method"] == "joint")
+    entry = table.entry(cell)
+    assert not entry.missing
+    assert len(entry.recipes) == 5
+    assert entry.recipes[0].stream["joint"]
+    assert entry.recipes[0].training.restore_best
+    (task,) = stream = iirc(rows, "cifar", joint=True)
+    assert len(task.train) == len(task.train.unique()) == 40_000
+    assert len(task.test) == 10_000
+    assert set(task.new) == set(official.order)
+    labels = stream.targets[task.train]
+    shared = stream.data.attributes["superclass"][task.train] >= 0
+    assert torch.equal((labels >= 0).sum(1), 1 + shared.long())
+    assert bool(stream.used_in_training.all())
+
+
+def test_joint_can_be_run_on_drawn_shapes():
+    table = find_table("iirc/C.3", embedded=True, assignments=["full.epochs=1"])
+    made = plan(table, cells="method=joint", measure=False)
+    assert len(made.runnable) == len(made.runs) == 1
+    stream = engram.hierarchical(engram.load("shapes"), hierarchy="kind", joint=True)
+    assert len(stream) == 1
+    assert len(stream.tasks[0].new) == 34
 
 
 def test_cells_alone_leave_the_figure_out():

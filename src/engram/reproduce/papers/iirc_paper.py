@@ -199,7 +199,7 @@ def recipe(
     return Recipe.of({
         "stream": {
             "data": protocol.data, "data_options": dict(protocol.options), **protocol.stream,
-            **_order_options(protocol, configuration),
+            **_order_options(protocol, configuration), **({"joint": True} if row == JOINT else {}),
         },
         "model": protocol.model,
         "method": method_spec(preset, row, size),
@@ -248,8 +248,10 @@ def method_spec(preset: IIRCPreset, row: str, per_class: int) -> dict[str, Any]:
     """The plain form of a row's method."""
     changed = dict(VARIANTS.get(row, {"row": row}))
     base = changed.pop("row")
+    if base == JOINT:  # a single task: nothing to retain
+        return {"name": "Finetune"}
     if base not in ROWS:
-        raise unknown("method", row, [*ROWS, *VARIANTS])
+        raise unknown("method", row, [*ROWS, *VARIANTS, JOINT])
     one = ROWS[base]
     memory = {"memory": {"per_class": per_class, **one["memory"]}} if "memory" in one else {}
     further = getattr(preset, one["options"]) if "options" in one else {}
@@ -353,11 +355,9 @@ def score_entries(preset: IIRCPreset) -> Callable[[Cell], CellEntry]:
 
     def entry(cell: Cell) -> CellEntry:
         dataset, row = cell["dataset"], cell["method"]
-        if row == JOINT:
-            return CellEntry(missing="one task with all classes is no stream of refined labels")
         made, after = find(dataset, row)
         details = () if row in PLAIN_METHODS else (VARIANT_UNSTATED,)
-        stage = int(cell["stage"])
+        stage = 0 if row == JOINT else int(cell["stage"])  # it has one task
         return CellEntry(
             recipes=made, measure=after(stage), reasons=preset.reasons(dataset, *details),
             tasks=stage + 1,
