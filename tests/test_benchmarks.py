@@ -45,6 +45,7 @@ from engram.reproduce.coverage import shipped_coverage
 from engram.reproduce.papers import iirc_paper
 from engram.reproduce.papers.rwalk_paper import EMBEDDED, PAPER
 from engram.reproduce.result_tables import COLUMNS, read_lines
+from engram.reproduce.shipped_results import find_shipped, shipped_findings
 from tests.reproduce.invented_paper import invented_table
 
 
@@ -292,11 +293,23 @@ def test_counts_on_the_page_are_those_of_the_tables():
         verdicts.renewed("no comments")
 
 
-def test_the_package_has_todays_counts():
-    assert verdicts.SHIPPED.read_text() == verdicts.shipped(), "verdicts --ship"
+def test_the_package_has_todays_results():
+    files = {file.name: file.read_text() for file in verdicts.SHIPPED.glob("*.csv")}
+    assert files == verdicts.shipped(), "verdicts --ship"
     found = shipped_coverage("confer")
     assert found["confer/28"].made == found["confer/28"].cells == 78
     assert "confer/3" not in found
+    assert set(shipped_findings("cnd")["finding"]) == set(recorded_findings("cnd"))
+    first = read_lines(verdicts.HERE / "confer-fer-2013.csv").query("table == '28'").iloc[0]
+    (own,) = [
+        c for c in read_cells("confer", "28") if (c.name, c["stage"]) == (first.cell, first.stage)
+    ]
+    assert find_shipped(own)[1:] == (first.verdict, first.settings)
+    assert float(find_shipped(own)[0]) == pytest.approx(float(first.ours), rel=1e-3)
+
+
+def recorded_findings(paper):
+    return pd.read_csv(verdicts.HERE / f"{paper}-findings.csv")["finding"]
 
 
 @pytest.mark.parametrize("paper", ["rwalk", "cgl"])
@@ -323,6 +336,19 @@ def test_counts_follow_the_files(tmp_path):
     assert "| rwalk/1 | trained | 78 | 0 | 1 | 0 | 0 | 77 | 0 |" in text
     assert "| variant | 1 |" in text
     assert "| data subset | 1 |" in text
+
+
+def test_reasons_of_recorded_lines_follow_the_code():
+    lines = read_lines(verdicts.HERE / "rwalk-1.csv").query("cell.str.contains('EWC-S')").head(2)
+    old = ["epochs unstated; variant; 2 of 5 runs", "epochs unstated"]
+    found = verdicts.renewed_reasons(lines.assign(reason=old, verdict=["differs", "not run"]))
+    first, second = found["reason"]
+    assert first.endswith("; 2 of 5 runs")
+    assert "epochs unstated" not in first
+    assert second == old[1]  # why a cell was not run is no reason of the paper's
+    assert found.drop(columns=["reason", "verdict"]).equals(
+        lines.drop(columns=["reason", "verdict"])
+    )
 
 
 # -- scaling -------------------------------------------------------------------------------------

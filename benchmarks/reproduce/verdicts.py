@@ -1,6 +1,6 @@
 """Counts of verdicts in this folder, as Markdown; a page that has them is brought up to date.
 
-    python -m benchmarks.reproduce.verdicts [--write docs/papers.md] [--ship]
+    python -m benchmarks.reproduce.verdicts [--reasons] [--write docs/papers.md] [--ship]
 
 In a page the counts stand between two comments, ``<!-- verdicts -->`` and ``<!-- end -->``.
 """
@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from engram.errors import bad
-from engram.reproduce import count_coverage, coverage
+from engram.reproduce import count_coverage, shipped_results
+from engram.reproduce.cells import Cell
 from engram.reproduce.coverage import (
-    SHIPPED_COLUMNS,
-    SHIPPED_FILE,
     TRAINED,
     TableCoverage,
     compare_with_constant,
@@ -24,11 +25,31 @@ from engram.reproduce.coverage import (
     read_recorded_lines,
     sum_coverage,
 )
+from engram.reproduce.paper_table import (
+    DATA_SUBSET,
+    FEWER_ORDERS,
+    OTHER_DATA,
+    WHOLE_TABLE,
+    PaperTable,
+)
 from engram.reproduce.papers import PAPER_NAMES
-from engram.reproduce.verdicts import DIFFERS
+from engram.reproduce.papers.findings import count_findings
+from engram.reproduce.result_tables import is_line_table, read_lines
+from engram.reproduce.shipped_results import (
+    FINDING_COUNTS,
+    FINDINGS,
+    LINE_COLUMNS,
+    SHIPPED_FOLDER,
+)
+from engram.reproduce.table_registry import find_table, paper_titles
+from engram.reproduce.verdicts import DIFFERS, NOT_RUN, WIDE_INTERVAL, known_reasons
 
 HERE = Path(__file__).parent
-SHIPPED = Path(coverage.__file__).with_name(SHIPPED_FILE)
+# What only the runs of a cell tell.
+RUN_REASON = re.compile(
+    rf"\d+ of \d+ runs|{WIDE_INTERVAL}|{DATA_SUBSET}|{FEWER_ORDERS}|{OTHER_DATA}"
+)
+SHIPPED = Path(shipped_results.__file__).with_name(SHIPPED_FOLDER)
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
 NUMBER = re.compile(r"\w+/([A-Z]\.|\d+\.)?\d+")  # of a table: 1, 3.2, C.1
 HEAD = ("table", "numbers", "cells", "agree", "differ", "undecided", "not comparable", "not run",
@@ -125,26 +146,77 @@ def renewed(page: str, folder: Path = HERE) -> str:
     return f"{before}{BEGIN}\n{markdown(folder)}\n{END}{after}"
 
 
-def shipped(folder: Path = HERE) -> str:
-    """The counts of all tables, groups and figures with a number, as the package has them."""
-    rows = [SHIPPED_COLUMNS]
+def shipped(folder: Path = HERE) -> dict[str, str]:
+    """The results that the package has of its own: name of a file to its text."""
+    found: dict[str, str] = {}
     for paper in PAPER_NAMES:
-        rows += [
-            tuple(getattr(one, name) for name in SHIPPED_COLUMNS)
-            for one in count_coverage(paper, folder)
-            if one.made
-        ]
-    return "".join(",".join(map(str, row)) + "\n" for row in rows)
+        lines = read_recorded_lines(paper, folder)
+        if len(lines):
+            lines = lines.assign(ours=[f"{float(value):.4g}" for value in lines["ours"]])
+            order = {name: place for place, name in enumerate(paper_titles(paper))}
+            lines = lines.sort_values("table", key=lambda text: text.map(order), kind="stable")
+            found[f"{paper}.csv"] = lines[list(LINE_COLUMNS)].to_csv(index=False)
+        file = folder / f"{paper}-{FINDINGS}.csv"
+        if file.is_file():
+            table = pd.read_csv(file, dtype=str, keep_default_na=False)
+            if "printed_holds" not in table:  # recorded before the paper's numbers were held to it
+                table = table.assign(printed_holds="")
+            counts = count_findings(table)[list(FINDING_COUNTS)]
+            found[f"{paper}-{FINDINGS}.csv"] = counts.to_csv(index=False)
+    return found
+
+
+def renewed_reasons(lines: pd.DataFrame) -> pd.DataFrame:
+    """Recorded lines with today's reasons of the cells, and what is known of their runs as it was.
+
+    Numbers and verdicts stay.
+    """
+    entries: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {}
+    found = []
+    for line in lines.to_dict("records"):
+        name = f"{line['paper']}/{line['table']}"
+        if name not in entries:
+            table = find_table(name)
+            entries[name] = {
+                (cell.name, cell["stage"], cell["metric"]): _today(table, cell)
+                for cell in table.cells
+            }
+        known = entries[name].get((line["cell"], line["stage"], line["metric"]))
+        if known is None or line["verdict"] == NOT_RUN:
+            found.append(line["reason"])
+            continue
+        own = [one for one in line["reason"].split("; ") if RUN_REASON.fullmatch(one)]
+        reasons = [*known, *own]
+        if line["verdict"] == DIFFERS and not reasons:
+            reasons = [WHOLE_TABLE if find_table(name).general_reasons else "unexplained"]
+        found.append("; ".join(dict.fromkeys(reasons)))
+    return lines.assign(reason=found)
+
+
+def _today(table: PaperTable, cell: Cell) -> tuple[str, ...]:
+    entry = table.entry(cell)
+    return tuple(
+        one for one in known_reasons(cell, entry) if one not in (*table.general_reasons, OTHER_DATA)
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("--write", type=Path, metavar="PAGE", help="a page to bring up to date")
-    parser.add_argument("--ship", action="store_true", help="write the counts of the package")
+    parser.add_argument("--ship", action="store_true", help="write the results of the package")
+    parser.add_argument("--reasons", action="store_true", help="bring reasons of lines up to date")
     asked = parser.parse_args(arguments)
+    if asked.reasons:
+        for file in sorted(HERE.glob("*.csv")):
+            lines = read_lines(file) if is_line_table(file) else None
+            if lines is not None:
+                file.write_text(renewed_reasons(lines).to_csv(index=False))
     print(markdown())
     if asked.ship:
-        SHIPPED.write_text(shipped())
+        for old in SHIPPED.glob("*.csv"):
+            old.unlink()
+        for name, text in shipped().items():
+            (SHIPPED / name).write_text(text)
     if asked.write:
         asked.write.write_text(renewed(asked.write.read_text()))
 

@@ -103,3 +103,39 @@ def test_changes_do_not_depend_on_how_they_were_written():
         "ewc.normalize": "default", "ewc.alpha_on": "default",
     }  # fmt: skip
     assert find_table("rwalk/1", embedded=True).settings == {}
+
+
+# -- presets and reasons ---------------------------------------------------------------------------
+@pytest.mark.parametrize("embedded", [False, True])
+@pytest.mark.parametrize("name", ["rwalk/1", "cgl/2", "confer/27", "iirc/C.1", "cnd/1"])
+def test_what_a_paper_prints_is_a_preset_of_every_paper(name, embedded):
+    ours = find_table(name, embedded=embedded)
+    printed = find_table(name, embedded=embedded, preset="printed")
+    assert printed.settings
+    assert not ours.settings
+    first, second = (
+        [table.entry(cell).recipes[0] for cell in table.cells[::9] if table.entry(cell).recipes]
+        for table in (ours, printed)
+    )
+    assert first
+    assert first != second
+
+
+def test_settings_change_the_printed_preset():
+    table = find_table("rwalk/1", preset="printed", assignments=["ewc.normalize=true", "seeds=2"])
+    assert table.preset.ewc == {"normalize": True, "alpha_on": "batch"}
+    assert table.preset.seeds == 2
+    with refuses("preset"):
+        find_table("rwalk/1", preset="paper")
+
+
+def test_what_holds_for_every_cell_is_said_once():
+    made = plan(find_table("rwalk/1", embedded=True), cells="method=Vanilla*", measure=False)
+    assert {entry.reasons[0] for entry in made.entries} == {"other data"}
+    assert not any("epochs unstated" in entry.reasons for entry in made.entries)
+    assert sum(note.startswith("all cells: epochs unstated: ") for note in made.notes) == 1
+    table = find_table("rwalk/1")
+    known = {cell["method"]: table.entry(cell).reasons[1:] for cell in table.cells}
+    assert known["PI"] == known["PI-S"][:1] == ("PI: its xi and clamping are not given",)
+    assert known["RWalk"] != known["PI"]
+    assert find_table("confer/27").general_reasons == ()  # rows of plain training have none

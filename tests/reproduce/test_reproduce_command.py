@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 import typer
@@ -9,6 +11,7 @@ from engram.cli import record_commands, reproduce_command
 from engram.cli.console import CommandGroup
 from engram.experiments.sweep import sweep
 from engram.reproduce.papers import PAPER_NAMES
+from engram.reproduce.shipped_results import shipped_findings
 
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
 app.command("reproduce")(reproduce_command.reproduce)
@@ -90,7 +93,7 @@ def test_dry_run_trains_nothing(tmp_path):
     assert "Vanilla (digits, both heads)" in costs
     lines = cells.splitlines()
     assert lines[0].split() == ["cell", "metric", "printed", "can", "be", "made", "reason"]
-    wanted = "digits single-head Vanilla lambda=0 A(%) 38 yes other data; epochs unstated"
+    wanted = "digits single-head Vanilla lambda=0 A(%) 38 yes other data"
     assert " ".join(lines[1].split()) == wanted
     assert len(lines) == 3
     assert not (tmp_path / "runs").exists()
@@ -106,11 +109,12 @@ def test_dry_run_says_what_is_missing(monkeypatch):
     assert "runs that train together" not in done.stdout
     plain = call("reproduce", "rwalk/2", "--dry-run", "--device", "cpu", "--format", "csv")
     rows = plain.stdout.splitlines()
-    assert rows[0] == "cell,metric,printed,can be made,reason"
-    assert rows[2].endswith(",A(%),65.4,no,quoted by the paper from the authors of GEM")
-    assert rows[3].split(",")[:4] == [
-        "CIFAR-100 multi-head RWalk total_samples=5000", "A(%)", "70.1", "no",
-    ]  # fmt: skip
+    assert rows[0] == "cell,metric,printed,shipped,can be made,reason"
+    assert rows[2].endswith(",A(%),65.4,,no,quoted by the paper from the authors of GEM")
+    *names, shipped, here = rows[3].split(",")[:5]
+    assert names == ["CIFAR-100 multi-head RWalk total_samples=5000", "A(%)", "70.1"]
+    assert (shipped.split()[1], here) == ("differs", "no")
+    assert "note: 1 shipped number made with" in plain.stderr
 
 
 def test_figures_are_counted_as_figures():
@@ -219,6 +223,21 @@ def test_on_other_data_of_the_same_kind(tmp_path):
     assert set(found["cell"]) == {"digits single-head Vanilla lambda=0"}
     assert found["printed"].tolist() == [38.0, 0.62]
     assert set(found["verdict"]) == {"not comparable"}
-    assert set(found["reason"]) == {"other data; epochs unstated"}
+    assert set(found["reason"]) == {"other data"}
     counts = call("reproduce", "rwalk", "--on", "digits", "--format", "csv").stdout.splitlines()
     assert counts[1].endswith(",78,2,0,0,0,2,76")
+
+
+def test_findings_are_counted_beside_those_that_ship(tmp_path, capsys):
+    claim = {"finding": "AGEM and finetune last", "row": "", "printed_holds": "yes"}
+    lines = [{**claim, "holds": holds} for holds in ("yes", "no", "undecided", "yes")]
+    file = tmp_path / "findings.csv"
+    pd.DataFrame(lines).to_csv(file, index=False)
+    table = SimpleNamespace(name="iirc/findings")
+    made = SimpleNamespace(figures=(file,), plan=SimpleNamespace(table=table))
+    reproduce_command._print_findings(made)
+    *_, line = capsys.readouterr().out.splitlines()
+    known = shipped_findings("iirc").set_index("finding").loc["AGEM and finetune last"]
+    shown = f"{known['yes']} of {known['comparisons']}"
+    assert line.split("last")[1].split() == ["4", "2", "1", "1", "0", *["4", "of", "4"],
+                                             *shown.split()]  # fmt: skip

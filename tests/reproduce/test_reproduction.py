@@ -14,7 +14,7 @@ from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import BadArgument
-from engram.experiments import Callback, build_method
+from engram.experiments import Callback, build_method, checkpointing
 from engram.records import read
 from engram.reproduce import (
     Cell,
@@ -108,8 +108,11 @@ def test_rows_that_are_evaluated_are_those_of_the_engine(monkeypatch, method, pa
     monkeypatch.setattr(evaluation, "_split_rows", counted)
     run = Run(stream=tree(), method=build_method(method), unseen=unseen,
               training=Training(batch_size=4, epochs=2, patience=patience))  # fmt: skip
-    list(Engine([run], device="cpu").stages())
-    assert cost_estimate._count_scored_rows(run) == sum(passed)
+    counts = []
+    for _ in Engine([run], device="cpu").stages():
+        counts.append(sum(passed))
+    found = [cost_estimate._count_scored_rows(run, k + 1) for k in range(len(run.stream))]
+    assert found == counts
 
 
 def test_hardly_any_rows_are_evaluated_while_steps_are_timed():
@@ -390,6 +393,55 @@ def test_settings_are_printed_where_there_are_any(table, tmp_path):
     head, _, line = render_lines(made.lines, "markdown").splitlines()
     assert "Settings" in head
     assert "epochs=2" in line
+
+
+def make_staged_table():
+    """Accuracy after each stage, of two methods."""
+    made = {name: small_recipe(name) for name in ("Finetune", "ER")}
+    after = {
+        name: measures.metric_at_stages("average_accuracy", recipe, head="single")
+        for name, recipe in made.items()
+    }
+
+    def entry(found):
+        name, stage = found["method"], int(found["stage"])
+        return CellEntry(recipes=(made[name],), measure=after[name](stage - 1), tasks=stage)
+
+    cells = tuple(cell(name, "Acc", stage=str(k)) for name in made for k in range(1, STEPS + 1))
+    return PaperTable(name="fake/1", cells=cells, entry=entry)
+
+
+def test_runs_end_after_the_last_stage_that_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpointing, "ALWAYS_WRITTEN_BYTES", 0)  # as for a large network
+    monkeypatch.setattr(checkpointing, "MOST_WRITING_SHARE", 0)
+    staged, seen = make_staged_table(), Counting()
+    asked = "stage=1", "stage=2|1,method=ER", ""
+    for cells, ends in zip(asked, ((1, 1), (1, 2), (STEPS, STEPS)), strict=True):
+        made = reproduce(staged, out=tmp_path, cells=cells, callback=seen)
+        assert made.open_runs == 0
+        assert all(line.values.size == 2 for line in made.lines)
+        stages = dict(zip(("Finetune", "ER"), ends, strict=True))
+        labels = {one.recipe: one.label.split()[0] for one in plan(staged, measure=False).runs}
+        known = [(labels[recipe], stage) for recipe, _, _, stage in seen.stages]
+        for label, end in stages.items():
+            assert sorted(k for name, k in known if name == label) == sorted([*range(end)] * 2)
+    whole = reproduce(staged, out=tmp_path / "whole")
+    assert [line.ours for line in made.lines] == [line.ours for line in whole.lines]
+    assert not plan(staged, out=tmp_path, measure=False).costs
+    assert plan(staged, out=tmp_path, measure=False).done == 4
+
+
+def test_workers_end_runs_after_the_last_stage_that_is_asked_for(tmp_path):
+    seen = Counting()
+    reproduce(make_staged_table(), out=tmp_path, cells="stage=1", callback=seen, workers=2)
+    assert [stage for *_, stage in seen.stages] == [0] * 4
+
+
+def test_the_cost_is_that_of_the_stages_that_are_asked_for():
+    staged = make_staged_table()
+    plans = [plan(staged, cells=cells, measure=False).runs for cells in ("stage=1", "")]
+    counts = [sum(count_steps(one.run, one.stages) for one in runs) for runs in plans]
+    assert counts[0] * STEPS == counts[1]
 
 
 def test_stages_of_a_row_are_lines_of_their_own(table, tmp_path):

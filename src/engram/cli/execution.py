@@ -523,7 +523,7 @@ class ProgressMeter(Callback):
     def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
         self.work.reach(plan, stage + 1.0)
         if "diverged" in rows.metrics:
-            self.work.reach(plan, float(len(plan.run.stream)))
+            self.work.reach(plan, float(plan.stages))
         self._show([plan], stage)
 
     def _due(self) -> bool:

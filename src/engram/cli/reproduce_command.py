@@ -57,6 +57,13 @@ def reproduce(
             metavar="DATA", help="Use another data set of the same kind; may be a built-in one."
         ),
     ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="ours|printed",
+            help="Settings: ours, or the paper's text where ours read it otherwise.",
+        ),
+    ] = "ours",
     assignments: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,7 +123,9 @@ def reproduce(
             name.strip().lower(), out, end=directory_suffix(embedded, on), form=form
         )
     resolve_device(device)  # raises before data is read
-    table = find_table(name, embedded=embedded, assignments=assignments or (), on=on, root=root)
+    table = find_table(
+        name, embedded=embedded, preset=preset, assignments=assignments or (), on=on, root=root
+    )
     folder = out if out is not None else default_out(table, embedded=embedded, on=on)
     done = None if rerun else folder
     planned = plan(table, root, cells=cells, out=done, device=device, measure=False)
@@ -232,6 +241,31 @@ def _save(made: Reproduction, path: Path, form: str) -> None:
         say(f"wrote {write_text(path, render_lines(made.lines, form) + chr(10))}")
 
 
+def _print_findings(made: Reproduction) -> None:
+    """Print how many comparisons of each finding hold, beside the shipped results."""
+    from rich.text import Text
+
+    from engram.cli.console import results_console
+    from engram.cli.result_display import make_plain_table
+    from engram.reproduce.papers.findings import YES, count_findings
+    from engram.reproduce.shipped_results import FINDING_COUNTS, FINDINGS, shipped_findings
+
+    files = [one for one in made.figures if one.name == f"{FINDINGS}.csv"]
+    if not files:
+        return
+    import pandas as pd
+
+    counts = count_findings(pd.read_csv(files[0], keep_default_na=False))
+    known = shipped_findings(made.plan.table.name.partition("/")[0]).to_dict("records")
+    shipped = {one["finding"]: f"{one[YES]} of {one['comparisons']}" for one in known}
+    table = make_plain_table(*FINDING_COUNTS, "shipped")
+    table.columns[0].justify = "left"
+    for row in counts.to_dict("records"):
+        said = [str(row[name]) for name in FINDING_COUNTS]
+        table.add_row(*(Text(word) for word in (*said, shipped.get(row["finding"], "-"))))
+    results_console().print(table)
+
+
 def _print_summary(made: Reproduction) -> None:
     import shlex
 
@@ -240,6 +274,7 @@ def _print_summary(made: Reproduction) -> None:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in made.counts().items())
     if counts:
         say(f"{plural(len(made.lines), 'cell')}: {counts}")
+    _print_findings(made)
     for path in made.figures:
         say(f"wrote {path}")
     if made.open_runs:

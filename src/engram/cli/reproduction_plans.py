@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from engram.reproduce.coverage import (
 from engram.reproduce.paper_table import stand_in_data
 from engram.reproduce.planning import preview_cells, preview_columns
 from engram.reproduce.result_tables import render_rows
+from engram.reproduce.shipped_results import FINDINGS, find_shipped, shipped_findings
 from engram.reproduce.table_registry import paper_titles
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ MESSAGE_SECONDS = 3.0  # seconds between messages while timing
 SHORT_REASON_LENGTH = 60  # characters of a reason in the row of a cell
 MOST_REASON_LENGTH = 400  # characters of a reason shown; messages may name many files
 COUNTS = ("cells", "made", "agree", "differ", "undecided", "not comparable", "not run")
+MOST_SETTINGS = 3  # kinds of settings of shipped numbers that are named
 FOLDER = Path("runs") / "reproduce"
 
 
@@ -65,8 +68,9 @@ def list_paper(paper: str, folder: Path | None, *, end: str, form: str) -> None:
         raise bad("--out", "a folder with run directories or saved tables", str(folder))
     where = FOLDER if folder is None else folder
     lines = count_coverage(paper, where, end=end)
-    shipped = shipped_coverage(paper)
-    rows = [_count_columns(one, shipped.get(one.name)) for one in lines]
+    shipped = {one.name: _say_shipped(one) for one in shipped_coverage(paper).values()}
+    shipped[f"{paper}/{FINDINGS}"] = _say_shipped_findings(paper)
+    rows = [_count_columns(one, shipped.get(one.name, "-")) for one in lines]
     names = ("table", "what", "shipped", *COUNTS)
     if form != "table":
         return emit(render_rows(rows, names, form))
@@ -98,16 +102,33 @@ def _say_totals(paper: str, folder: Path) -> None:
         say("cells without a number: " + ", ".join(f"{k} {v}" for k, v in missing.items()))
 
 
-def _count_columns(one: TableCoverage, shipped: TableCoverage | None) -> dict[str, str]:
+def _say_shipped(one: TableCoverage) -> str:
+    """Say how many cells the results of the package have of a table.
+
+    Examples
+    --------
+    >>> from engram.reproduce import TableCoverage
+    >>> _say_shipped(TableCoverage("x/1", "", cells=9, agrees=3, differs=2, not_comparable=1))
+    '6 made, 3 agree'
+    """
+    return f"{one.made} made, {one.agrees} agree"
+
+
+def _say_shipped_findings(paper: str) -> str:
+    """Say how many comparisons of a paper's findings hold in the results of the package."""
+    counts = shipped_findings(paper)[["comparisons", "yes"]].astype(int).sum()
+    return f"{counts['yes']} of {counts['comparisons']} hold" if counts["comparisons"] else "-"
+
+
+def _count_columns(one: TableCoverage, shipped: str) -> dict[str, str]:
     """Tabulate the counts of one table, after what the results of the package have of it."""
-    known = "-" if shipped is None else f"{shipped.made} made, {shipped.agrees} agree"
     numbers = (one.cells, one.made, one.agrees, one.differs, one.undecided, one.not_comparable,
                one.not_run)  # fmt: skip
     # a figure has no cells: only whether it was drawn
     drawn = ("-", "yes" if one.drawn else "no", *("-",) * (len(COUNTS) - 2))
     shown = map(str, numbers) if one.cells else drawn
     return {
-        "table": one.name, "what": one.title, "shipped": known,
+        "table": one.name, "what": one.title, "shipped": shipped,
         **dict(zip(COUNTS, shown, strict=True)),
     }  # fmt: skip
 
@@ -119,10 +140,24 @@ def question(planned: ReproductionPlan, folder: Path) -> None:
     others = dict.fromkeys(filter(None, map(stand_in_data, planned.entries)))
     if others:
         say(f"note: made on {', '.join(others)}, not on the paper's data", style="yellow")
-    for note in planned.notes:
+    for note in (*planned.notes, *_describe_shipped(planned)):
         say(f"note: {note}", style="yellow")
     for figure, why in planned.missing_figures.items():
         say(f"not run: {figure}: {why[:MOST_REASON_LENGTH]}", style="yellow")
+
+
+def _describe_shipped(planned: ReproductionPlan) -> list[str]:
+    """Describe settings other than the preset's with which shipped numbers were made."""
+    known = [
+        find_shipped(cell)
+        for cell, entry in zip(planned.cells, planned.entries, strict=True)
+        if not stand_in_data(entry)
+    ]
+    counts = Counter(found[2] for found in known if found is not None and found[2])
+    return [
+        f"{plural(count, 'shipped number')} made with {settings}"
+        for settings, count in counts.most_common(MOST_SETTINGS)
+    ]
 
 
 def _describe_possible(planned: ReproductionPlan) -> str:
@@ -143,7 +178,8 @@ def show_cells(planned: ReproductionPlan, form: str) -> None:
         return emit(render_rows(rows, names, form))
     table = make_plain_table(*names)
     for place, name in enumerate(names):
-        table.columns[place].justify = "right" if name in ("printed", "corrected") else "left"
+        numbers = ("printed", "corrected", "shipped")
+        table.columns[place].justify = "right" if name in numbers else "left"
     for row in rows:
         style = "" if row["can be made"] == "yes" else "yellow"
         row["reason"] = _shorten_reason(row["reason"])  # the full reasons follow, once each

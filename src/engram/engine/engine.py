@@ -68,16 +68,18 @@ class Engine(RunGrouping):
         deadline: float | None = None,
         stop_inside: bool = False,
         checkpointer: Checkpointer | None = None,
+        until: Sequence[int] = (),
     ) -> Iterator[StageResult]:
         """Train all runs, and yield each stage of each run as soon as it is finished.
 
         `resume(place, learner)` may load a checkpoint into a new learner and returns the next
         stage. After `deadline` (``time.monotonic``) no further group is started, and with
         `stop_inside` no further stage. `checkpointer` saves runs inside a task, and may end the
-        training there; stages finished by then are yielded.
+        training there; stages finished by then are yielded. `until` has the number of stages to
+        train of each run, all of them by default.
         """
         spent: dict[int, float] = {}  # seconds of prologues
-        for group in self._tasks(resume, deadline, stop_inside):
+        for group in self._tasks(resume, deadline, stop_inside, until):
             report = progress(group.places, max(group.stage, 0)) if progress else None
             copies, done = self._copies(group), list[StageResult]()
             work = deque(_split_by_position(group, list(copies)))
@@ -130,7 +132,11 @@ class Engine(RunGrouping):
             del group, done
 
     def _tasks(
-        self, resume: ResumeRun | None, deadline: float | None, stop_inside: bool
+        self,
+        resume: ResumeRun | None,
+        deadline: float | None,
+        stop_inside: bool,
+        until: Sequence[int],
     ) -> Iterator[TaskGroup]:
         """Iterate over the tasks of every group of runs, in order of training."""
 
@@ -143,7 +149,11 @@ class Engine(RunGrouping):
         for part, modes, learners in self._build_learners(late):
             first = {p: resume(p, one) if resume else 0 for p, one in learners.items()}
             for stage, mode in modes.items():
-                here = [p for p in part if first[p] <= max(stage, 0) and learners[p].diverged < 0]
+                here = [
+                    p for p in part
+                    if first[p] <= max(stage, 0) and learners[p].diverged < 0
+                    and not (until and stage >= until[p])
+                ]  # fmt: skip
                 if stage == PRETRAINING_STAGE:
                     here = [p for p in here if needs_pretraining(learners[p])]
                 for places in _split_by_state(here, learners):

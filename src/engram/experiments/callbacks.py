@@ -134,7 +134,7 @@ class LiveLog(Callback):
             return
         try:
             self._send(plan, stage, rows.frame())
-            if stage + 1 == len(plan.run.stream) or "diverged" in rows.metrics:
+            if stage + 1 == plan.stages or "diverged" in rows.metrics:
                 self._close(plan.key)
         except Exception as error:  # any failure of network, disk or server
             self._failed = True
@@ -183,7 +183,7 @@ class StageCount:
     """Count of finished stages over all runs."""
 
     def __init__(self, plans: Sequence[Plan], finished: int) -> None:
-        self.total = float(sum(len(plan.run.stream) for plan in plans))
+        self.total = float(sum(plan.stages for plan in plans))
         share = self.total / max(len(plans), 1)
         self.before = share * finished
         self._done: dict[tuple[str, int, str], float] = {}
@@ -259,7 +259,7 @@ class NotebookBar(Callback):
 
     def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
         lost = "diverged" in rows.metrics
-        self._work.reach(plan, float(len(plan.run.stream)) if lost else stage + 1.0)
+        self._work.reach(plan, float(plan.stages) if lost else stage + 1.0)
         if time.monotonic() - self._spoke >= REDRAW_SECONDS:
             self._draw(describe_progress([plan], stage))
 

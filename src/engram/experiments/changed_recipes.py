@@ -104,7 +104,8 @@ def _name(content: Mapping[str, Any], part: str) -> str:
 
 
 def merge_equal_plans(plans: Sequence[Plan]) -> list[Plan]:
-    """Merge plans of the same run, joining probes and keeping the most that one of them keeps.
+    """Merge plans of the same run, joining probes and keeping the most that one of them keeps; it
+    is trained as far as one of them asks.
 
     Raises for one experiment under two labels, because one label would be lost.
     """
@@ -120,6 +121,8 @@ def merge_equal_plans(plans: Sequence[Plan]) -> list[Plan]:
         unseen = plan.run.unseen and not first.run.unseen
         if more or unseen or not set(plan.probes) <= set(first.probes):
             found[plan.key] = _merge_two_plans(first, plan)
+        if found[plan.key].stages < plan.stages:
+            found[plan.key] = replace(found[plan.key], until=plan.until)
     return list(found.values())
 
 

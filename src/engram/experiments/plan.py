@@ -41,7 +41,10 @@ SHARED_WEIGHTS_NOTE = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Plan:
-    """One run and the names under which its numbers are recorded."""
+    """One run and the names under which its numbers are recorded.
+
+    `until` is the number of stages to train, 0 for all; a later plan of the same run may go on.
+    """
 
     run: Run
     content: Mapping[str, Any]  # the recipe as plain values
@@ -53,6 +56,13 @@ class Plan:
     average: str = "micro"
     probes: Mapping[str, Probe] = field(default_factory=dict)  # by name and hash of their source
     outside: OODData | None = None
+    until: int = 0
+
+    @property
+    def stages(self) -> int:
+        """The number of stages to train."""
+        whole = len(self.run.stream)
+        return min(self.until or whole, whole)
 
     @cached_property  # used at every step and stage of thousands of runs
     def key(self) -> tuple[str, int, str]:

@@ -123,7 +123,7 @@ class Recorder:
 
     def _finished(self, plan: Plan) -> bool:
         assert self.folder is not None
-        return self.folder.ended(*plan.key, stages=len(plan.run.stream))
+        return self.folder.ended(*plan.key, stages=plan.stages)
 
     def _relabel_finished(self, folder: RunDirectory) -> None:
         """Record a new label of an experiment that is recorded; nothing is trained."""
@@ -314,7 +314,8 @@ class Recorder:
         if self.checkpoints is not None and self.saver is not None:
             # first, so that a recorded stage always has its checkpoint
             late = self._deadline is not None and time.monotonic() > self._deadline
-            if self.checkpoints.save(results, plans, must=late or self.saver.due()):
+            must = late or self.saver.due() or _stop_here(results, plans)
+            if self.checkpoints.save(results, plans, must=must):
                 self.saver.wait()
         self._write(results, plans)
         if self.checkpoints is not None and self.saver is not None:
@@ -366,6 +367,12 @@ class Recorder:
         else:
             found = read(self.folder.path, recipes={plan.recipe for plan in self.plans})
         return found.of_runs(plan.key for plan in self.plans)
+
+
+def _stop_here(results: Sequence[StageResult], plans: Sequence[Plan]) -> bool:
+    """Whether a run is not to be trained further for now, and may go on later."""
+    pairs = zip(results, plans, strict=True)
+    return any(one.stage + 1 == plan.stages and not one.is_last for one, plan in pairs)
 
 
 def _open_directory(out: str | Path | RunDirectory | None) -> RunDirectory | None:

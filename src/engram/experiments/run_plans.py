@@ -54,10 +54,10 @@ def execute(
     """Train the plans that are not finished, and return a recorder with the runs of all plans.
 
     With `out`, finished stages are never run again and an interrupted run resumes at its last
-    checkpoint; `rerun` repeats all of them. `deadline` (``time.monotonic``) stops cleanly between
-    groups of runs and, with `out`, within a task, which is saved. `compile`, `deterministic`,
-    `exact`, `checkpoint_every` and `rerun`: see `engram.run`. `pool` is the name of the pool that
-    calls this, for the record.
+    checkpoint, as does one that was trained up to `Plan.until`; `rerun` repeats all of them.
+    `deadline` (``time.monotonic``) stops cleanly between groups of runs and, with `out`, within a
+    task, which is saved. `compile`, `deterministic`, `exact`, `checkpoint_every` and `rerun`: see
+    `engram.run`. `pool` is the name of the pool that calls this, for the record.
     """
     flags = {"compile": compile, "deterministic": deterministic, "exact": exact, "rerun": rerun}
     for name, value in flags.items():
@@ -92,6 +92,7 @@ def execute(
                 for stage in engine.stages(
                     resume=resume, progress=recorder.progress, deadline=deadline,
                     stop_inside=out is not None, checkpointer=recorder.saver,
+                    until=[plan.stages for plan in recorder.open],
                 ):  # fmt: skip
                     with distributed.without_ranks():
                         recorder.add(stage)

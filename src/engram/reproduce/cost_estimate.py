@@ -40,9 +40,12 @@ class CostEstimate:
     timed: bool = True  # otherwise estimated from runs of the same network by another method
 
 
-def count_steps(run: Run) -> int:
-    """Count the optimiser steps of a run over all tasks, as far as known beforehand."""
-    return sum(_count_stage_steps(run, stage) for stage in range(len(run.stream)))
+def count_steps(run: Run, stages: int = 0) -> int:
+    """Count the optimiser steps of a run, as far as known beforehand.
+
+    Over all tasks, or over so many `stages`.
+    """
+    return sum(_count_stage_steps(run, stage) for stage in range(stages or len(run.stream)))
 
 
 def _count_stage_steps(run: Run, stage: int) -> int:
@@ -73,15 +76,15 @@ def _count_epoch_rows(run: Run, stage: int) -> int:
     return own + min(sum(past), sum(past) if kept is None else kept)
 
 
-def _count_scored_rows(run: Run) -> int:
-    """Count the rows that a run evaluates after stages and epochs."""
+def _count_scored_rows(run: Run, stages: int) -> int:
+    """Count the rows that a run evaluates after so many stages and their epochs."""
     stream, kind = run.stream, run.stream.held_out
     tests = [len(task.test) for task in stream]
     held = [len(getattr(task, kind)) if kind else 0 for task in stream]
     return sum(
         sum(tests if run.unseen else tests[: stage + 1]) + sum(held[: stage + 1])
         + _count_validated_rows(run, stage)
-        for stage in range(len(stream))
+        for stage in range(stages)
     )  # fmt: skip
 
 
@@ -180,13 +183,13 @@ def _make_cost_estimate(plans: Sequence[Plan], lockstep: bool, found: RunSeconds
     totals = []
     for plan in plans:
         run = plan.run
-        batches = _count_scored_rows(run) / (run.training.batch_size or 1000)
-        besides = len(run.stream) * found.fixed + batches * found.step * FORWARD_SHARE
-        totals.append(count_steps(run) * found.step + besides)
+        batches = _count_scored_rows(run, plan.stages) / (run.training.batch_size or 1000)
+        besides = plan.stages * found.fixed + batches * found.step * FORWARD_SHARE
+        totals.append(count_steps(run, plan.stages) * found.step + besides)
     labels = tuple(dict.fromkeys(plan.label for plan in plans))
     return CostEstimate(
         label=labels[0], labels=labels, runs=len(plans), lockstep=lockstep,
-        steps=max(count_steps(plan.run) for plan in plans), step_seconds=found.step,
+        steps=max(count_steps(plan.run, plan.stages) for plan in plans), step_seconds=found.step,
         seconds=(max(totals) if lockstep else sum(totals)) + found.before * len(plans),
         timed=found.timed,
     )  # fmt: skip

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +14,7 @@ import numpy.typing as npt
 from engram.reproduce.cells import Cell
 from engram.reproduce.paper_table import OTHER_DATA
 from engram.reproduce.result_tables import COLUMNS, is_line_table, read_lines
+from engram.reproduce.shipped_results import shipped_lines
 from engram.reproduce.table_registry import (
     find_table,
     paper_cells,
@@ -95,30 +93,17 @@ def count_coverage(
     ]
 
 
-SHIPPED_FILE = "shipped_coverage.csv"
-SHIPPED_COLUMNS = ("name", "cells", "agrees", "differs", "undecided", "not_comparable")
-
-
 def shipped_coverage(paper: str) -> dict[str, TableCoverage]:
     """Return the coverage of a paper's tables by the results that ship with the package.
-
-    ``python -m benchmarks.reproduce.verdicts --ship`` counts them anew. The cells themselves are in
-    `benchmarks/reproduce`, outside the package.
 
     Examples
     --------
     >>> shipped_coverage("rwalk")["rwalk/4"].agrees
     16
     """
-    text = resources.files("engram.reproduce").joinpath(SHIPPED_FILE).read_text(encoding="utf-8")
-    found = {}
-    for row in csv.DictReader(io.StringIO(text)):
-        if row["name"].startswith(f"{paper}/"):
-            cells, *verdicts = (int(row[name]) for name in SHIPPED_COLUMNS[1:])
-            agrees, differs, undecided, other = verdicts
-            one = TableCoverage(row["name"], "", cells, agrees, differs, undecided, other)
-            found[row["name"]] = one
-    return found
+    lines, titles = shipped_lines(paper), paper_titles(paper)
+    every = [_count_verdicts(paper, name, title, lines) for name, title in titles.items()]
+    return {one.name: one for one in every if one.made}
 
 
 def _file_stems(paper: str, name: str, end: str) -> list[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from engram.errors import BadArgument
 from engram.records.printed_tables import ORDER_IN_DOUBT
 from engram.reproduce.cells import Cell
 
@@ -34,6 +36,9 @@ OOD_SET_UNSTATED = "outside set"  # needs data that is not part of the protocol
 SPLIT_UNSTATED = "split unstated"  # matters if there are few test rows
 COPIES_UNSTATED = "copies unstated"  # how many samples an augmentation adds
 DOUBTFUL_CELL = "doubtful cell"
+WHOLE_TABLE = "whole table"
+# With these nothing follows from a number that is near, nor from one that is not.
+NO_COMPARISON = (OTHER_DATA, DATA_SUBSET, FEWER_ORDERS)
 DOUBTFUL_ORDER = ORDER_IN_DOUBT  # the paper's numbers may be of another order
 REASONS = {
     EPOCHS_UNSTATED: "the paper does not say how long a task is trained",
@@ -46,6 +51,7 @@ REASONS = {
     OOD_SET_UNSTATED: "needs a set that is not part of the stream",
     SPLIT_UNSTATED: "the paper does not say which rows it tests on",
     COPIES_UNSTATED: "the paper does not say how many augmented copies of samples it adds",
+    WHOLE_TABLE: "no more is known of this row than what is noted for the whole table",
     DOUBTFUL_CELL: "the printed number itself is in doubt",
     DOUBTFUL_ORDER: "the printed numbers look like those of another order of the classes",
 }
@@ -64,7 +70,10 @@ class CellEntry:
         From the Result that holds all runs of the recipes, under their keys, to one value per
         repetition (seed), in the units of the paper; NaN for repetitions that are not finished.
     reasons
-        Reasons for a difference that are known beforehand, see `REASONS`.
+        Reasons for a difference that are known beforehand, see `REASONS`, or what else is known of
+        the row.
+    general
+        Reasons that every cell of the table has; they are a note of the table.
     tolerance
         Largest difference that counts as agreement, in the units of the paper.
     missing
@@ -73,7 +82,8 @@ class CellEntry:
         For numbers of the data itself: a recipe, which is not run, and what to count of its stream.
         The plan puts the number into `measure`.
     tasks
-        Number of tasks learnt when it is measured. A stream of other data may have fewer.
+        Number of tasks learnt when it is measured, after which its runs need not go on; 0 for all.
+        A stream of other data may have fewer.
 
     Examples
     --------
@@ -88,6 +98,7 @@ class CellEntry:
     missing: str = ""
     counted: tuple[Recipe, Callable[[Stream], float]] | None = None
     tasks: int = 0
+    general: tuple[str, ...] = ()
 
 
 def stand_in_data(entry: CellEntry) -> str:
@@ -176,6 +187,27 @@ class PaperTable:
         owners = {key: self.parts.get(key.partition(".")[0]) for key in self.settings}
         own = {k: v for k, v in self.settings.items() if owners[k] in (None, cell["dataset"])}
         return format_settings(own)
+
+    @cached_property
+    def general_reasons(self) -> tuple[str, ...]:
+        """The reasons that every cell with runs has, in a table of several rows.
+
+        They tell no row from another. Those that decide about the comparison are none of them.
+        """
+        found: list[tuple[str, ...]] = []
+        rows = set()
+        for cell in self.cells:
+            try:
+                entry = self.entry(cell)
+            except BadArgument:  # a plan says why
+                continue
+            if entry.recipes:
+                found.append(entry.reasons)
+                rows.add(cell.name)
+        if len(rows) < 2:
+            return ()
+        shared = set(found[0]).intersection(*found) - set(NO_COMPARISON)
+        return tuple(one for one in found[0] if one in shared)
 
     @property
     def recipes(self) -> list[Recipe]:

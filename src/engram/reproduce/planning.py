@@ -18,6 +18,7 @@ from engram.errors import BadArgument, plural
 from engram.experiments import Plan, Recipe
 from engram.experiments.plain_values import to_plain
 from engram.experiments.plan import Planner
+from engram.experiments.pools.pool import PlanKey
 from engram.models import build as build_model
 from engram.records import RunDirectory
 from engram.reproduce.cells import Cell, choose_cells
@@ -25,6 +26,7 @@ from engram.reproduce.cost_estimate import CostEstimate, TimingCallback, count_s
 from engram.reproduce.measures import constant
 from engram.reproduce.paper_table import (
     DATA_SUBSET,
+    REASONS,
     CellEntry,
     PaperFigure,
     PaperTable,
@@ -33,6 +35,7 @@ from engram.reproduce.paper_table import (
     stand_in_data,
 )
 from engram.reproduce.result_tables import CORRECTION_COLUMNS, format_corrected, format_printed
+from engram.reproduce.shipped_results import format_shipped
 from engram.reproduce.verdicts import known_reasons
 from engram.streams.stream import Stream
 
@@ -108,23 +111,31 @@ def plan(
         search_root(str(data_root))  # raises if the folder does not exist
     data_cache = DataCache(None if data_root is None else str(data_root), table.settings)
     _check_settings(table, data_cache)
-    entries = tuple(_check_entry(table, cell, data_cache) for cell in chosen)
+    general = table.general_reasons
+    entries = tuple(
+        _drop_general(_check_entry(table, cell, data_cache), general) for cell in chosen
+    )
+    said = tuple(f"all cells: {one}: {REASONS.get(one, one)}" for one in general)
     drawn, dropped = _drop_missing(drawn, data_cache)
     figures, absent = _check_figures(drawn, data_cache)
     recipes = _order_recipes(entries, figures, table.rank)
-    runs, ids, orders = _make_runs(recipes, data_cache)
+    until = _count_stages(entries, figures, data_cache)
+    runs, ids, orders = _make_runs(recipes, data_cache, until)
     if figures and cells:  # recorded numbers of other rows are drawn with those that are run
         names = {figure.name for figure in figures}
         others = [r for one in table.figures if one.name in names for r in one.recipes]
         _, ids, orders = _make_runs(
-            [r for r in others if not data_cache.explain_missing([r])], data_cache
+            [r for r in others if not data_cache.explain_missing([r])], data_cache, until
         )
     made = ReproductionPlan(
         table=table, cells=chosen, entries=entries, figures=figures, missing_figures=absent,
-        runs=tuple(runs), notes=(*table.notes, *data_cache.notes, *dropped),
+        runs=tuple(runs), notes=(*table.notes, *said, *data_cache.notes, *dropped),
         done=len(runs) - len(find_unfinished(runs, out)), ids=ids, orders=orders,
         root=data_cache.root,
-        by_recipe=tuple((recipe, tuple(data_cache.runs(recipe))) for recipe in recipes),
+        by_recipe=tuple(
+            (recipe, tuple(replace(run, until=until[run.key]) for run in data_cache.runs(recipe)))
+            for recipe in recipes
+        ),
     )  # fmt: skip
     if not measure:
         return made
@@ -206,6 +217,12 @@ def _check_entry(table: PaperTable, cell: Cell, data_cache: DataCache) -> CellEn
     return replace(entry, reasons=(*entry.reasons, *extra))
 
 
+def _drop_general(entry: CellEntry, general: Sequence[str]) -> CellEntry:
+    """Move reasons of the whole table out of an entry."""
+    own = tuple(one for one in entry.reasons if one not in general)
+    return replace(entry, reasons=own, general=tuple(general))
+
+
 def _explain_short_stream(entry: CellEntry, data_cache: DataCache) -> str:
     """Explain why a stream is too short for a number; "" if it is long enough."""
     for recipe in entry.recipes:
@@ -267,11 +284,29 @@ def _order_recipes(
     return sorted(distinct.values(), key=lambda r: (places[str(r.stream["data"])], rank(r)))
 
 
+def _count_stages(
+    entries: Sequence[CellEntry], figures: Sequence[PaperFigure], data_cache: DataCache
+) -> dict[PlanKey, int]:
+    """Count the stages after which no number needs a run any more; 0 for all, as figures do."""
+    asked = [(recipe, entry.tasks) for entry in entries for recipe in entry.recipes]
+    asked += [(recipe, 0) for figure in figures for recipe in figure.recipes]
+    found: dict[PlanKey, int] = {}
+    for recipe, tasks in asked:
+        for run in data_cache.runs(recipe):
+            known = found.setdefault(run.key, tasks)
+            found[run.key] = max(known, tasks) if known and tasks else 0
+    return found
+
+
 def _make_runs(
-    ordered: Sequence[Recipe], data_cache: DataCache
+    ordered: Sequence[Recipe], data_cache: DataCache, until: Mapping[PlanKey, int]
 ) -> tuple[list[Plan], dict[str, str], dict[tuple[str, str], str]]:
     """Make all runs once, in the order of their recipes, with ids and orders."""
-    runs = {run.key: run for recipe in ordered for run in data_cache.runs(recipe)}
+    runs = {
+        run.key: replace(run, until=until.get(run.key, 0))
+        for recipe in ordered
+        for run in data_cache.runs(recipe)
+    }
     ids = {recipe.key: run.recipe for recipe in ordered for run in data_cache.runs(recipe)}
     orders = {(recipe.key, run.order): recipe.order for recipe in ordered
               for run in data_cache.runs(recipe) if run.order != recipe.order}  # fmt: skip
@@ -283,7 +318,7 @@ def find_unfinished(runs: Sequence[Plan], out: str | os.PathLike[str] | None) ->
     if out is None or not Path(out).is_dir():
         return list(runs)
     folder = RunDirectory(out, create=False)
-    return [run for run in runs if not folder.ended(*run.key, stages=len(run.run.stream))]
+    return [run for run in runs if not folder.ended(*run.key, stages=run.stages)]
 
 
 # Data sets and streams of a reproduction.
@@ -436,7 +471,7 @@ def estimate_seconds(costs: Sequence[CostEstimate], processes: int, device: Any)
 
 
 COLUMNS = (
-    "cell", "stage", "metric", "printed", *CORRECTION_COLUMNS, "can be made", "reason",
+    "cell", "stage", "metric", "printed", *CORRECTION_COLUMNS, "shipped", "can be made", "reason",
 )  # fmt: skip
 
 
@@ -455,6 +490,7 @@ def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
             "cell": cell.name_on(stand_in_data(entry)), "stage": cell["stage"],
             "metric": cell["metric"], "printed": format_printed(cell),
             "corrected": format_corrected(cell), "correction": cell.correction,
+            "shipped": format_shipped(cell, stand_in_data(entry)),
             "can be made": "no" if entry.missing else "yes",
             "reason": entry.missing or "; ".join(known_reasons(cell, entry)),
         }
@@ -463,9 +499,13 @@ def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
 
 
 def preview_columns(rows: Sequence[dict[str, str]]) -> tuple[str, ...]:
-    """Choose the columns to show: the stage only if it distinguishes cells, corrections if any."""
+    """Choose the columns to show: the stage only if it distinguishes cells; corrections and shipped
+    results if any.
+    """
     alike = len({(row["cell"], row["metric"]) for row in rows}) < len(rows)
     hidden = set() if alike else {"stage"}
     if not any(row["correction"] for row in rows):
         hidden.update(CORRECTION_COLUMNS)
+    if not any(row["shipped"] for row in rows):
+        hidden.add("shipped")
     return tuple(name for name in COLUMNS if name not in hidden)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engram.errors import RecordError, bad, check_choice
 from engram.io import make_folders
 from engram.reproduce.cells import Cell
+from engram.reproduce.shipped_results import format_shipped
 from engram.reproduce.verdicts import ReproductionLine
 
 if TYPE_CHECKING:
@@ -45,12 +46,14 @@ def to_frame(lines: Sequence[ReproductionLine]) -> pd.DataFrame:
 
 
 def choose_columns(lines: Sequence[ReproductionLine]) -> tuple[str, ...]:
-    """Choose the columns to show: the stage if it distinguishes lines, corrections and settings
-    if any.
+    """Choose the columns to show: the stage if it distinguishes lines; corrections, results that
+    ship with the package, and settings if any.
     """
     found: tuple[str, ...] = SHOWN_COLUMNS
     if any(line.cell.correction for line in lines):
         found = (*found[:3], *CORRECTION_COLUMNS, *found[3:])
+    if any(format_shipped(line.cell, line.data) for line in lines):
+        found = (*found[:-1], "shipped", found[-1])
     if len({(line.name, line.cell["metric"], line.settings) for line in lines}) < len(lines):
         found = (found[0], "stage", *found[1:])
     return (*found, "settings") if any(line.settings for line in lines) else found
@@ -169,7 +172,8 @@ def format_line(line: ReproductionLine) -> dict[str, str]:
         "ours": f"{_format_number(line, line.ours)}{_own_spread(line)}" if known else "-",
         "difference": _format_number(line, line.difference, "+") if gap else "",
         "interval": " .. ".join(_format_number(line, end) for end in ends),
-        "verdict": line.verdict, "reason": line.reason, "settings": line.settings,
+        "verdict": line.verdict, "shipped": format_shipped(line.cell, line.data),
+        "reason": line.reason, "settings": line.settings,
     }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ def find_table(
     name: str,
     *,
     embedded: bool = False,
+    preset: str = "ours",
     assignments: Sequence[str] = (),
     on: str | None = None,
     root: str | Path | None = None,
@@ -45,6 +46,8 @@ def find_table(
     ----------
     embedded
         Whether to use embedded data, for tests and a first look.
+    preset
+        ``printed`` for what the paper says where our preset reads it otherwise.
     assignments
         Changes of the preset, ``key=value`` each.
     on
@@ -71,7 +74,7 @@ def find_table(
         raise unknown(f"table of {paper}", table, titles)
     other = None if on is None else _load_other_data(on, root)
     return _load_paper(paper).build(
-        spelt[short], embedded=embedded, assignments=assignments, on=other
+        spelt[short], embedded=embedded, preset_name=preset, assignments=assignments, on=other
     )
 
 

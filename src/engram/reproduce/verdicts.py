@@ -10,19 +10,17 @@ import numpy as np
 from engram.metrics.statistics import std
 from engram.reproduce.cells import Cell
 from engram.reproduce.paper_table import (
-    DATA_SUBSET,
     DOUBTFUL_CELL,
     DOUBTFUL_ORDER,
-    FEWER_ORDERS,
+    NO_COMPARISON,
     OTHER_DATA,
+    WHOLE_TABLE,
     CellEntry,
     Floats,
 )
 
 AGREES, DIFFERS, UNDECIDED = "agrees", "differs", "undecided"
 NOT_COMPARABLE, NOT_RUN = "not comparable", "not run"
-# With these nothing follows from a number that is near, nor from one that is not.
-NO_COMPARISON = (OTHER_DATA, DATA_SUBSET, FEWER_ORDERS)
 ILLEGIBLE = "printed value not legible"
 WIDE_INTERVAL = "wide interval"  # our repetitions vary too much to tell
 LEVEL = 0.95
@@ -173,5 +171,5 @@ def judge_cell(cell: Cell, entry: CellEntry, values: Floats) -> ReproductionLine
         reasons.append(WIDE_INTERVAL)
     else:
         verdict = DIFFERS
-        reasons = reasons or ["unexplained"]
+        reasons = reasons or [WHOLE_TABLE if entry.general else "unexplained"]
     return ReproductionLine(*line, verdict, "; ".join(reasons))

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from typing import Any
@@ -173,7 +173,8 @@ class WorkerTeam:
         self._busy[pipe] = process, attempt
         keys = [plan.key for plan in attempt.group.plans]
         with suppress(OSError):  # the pipe is closed, which is noticed next
-            pipe.send((unique_recipes(keys, self.contents), keys))
+            until = [plan.until for plan in attempt.group.plans]
+            pipe.send((unique_recipes(keys, self.contents), keys, until))
 
     def _receive(self, pipe: Any) -> None:
         """Handle a message of a worker."""
@@ -257,15 +258,20 @@ class _WorkerState:
         self.folder = RunDirectory(job.out)
 
     def failure(
-        self, given: tuple[Sequence[dict[str, Any]], Sequence[PlanKey]], callback: Callback
+        self,
+        given: tuple[Sequence[dict[str, Any]], Sequence[PlanKey], Sequence[int]],
+        callback: Callback,
     ) -> list[str]:
-        """Train one group, given its recipes and run keys; returns the error, if any."""
-        job, (contents, keys) = self.job, given
+        """Train one group, given its recipes, the keys of its runs and how many stages of each;
+        returns the error, if any.
+        """
+        job, (contents, keys, until) = self.job, given
         try:
             made = [plan for one in contents for plan in self.planner.plan(Recipe.of(one))]
             found = {plan.key: plan for plan in made}
             execute(
-                [found[key] for key in keys], out=self.folder, device=job.device,
+                [replace(found[key], until=n) for key, n in zip(keys, until, strict=True)],
+                out=self.folder, device=job.device,
                 compile=job.compile, deterministic=job.deterministic, exact=job.exact,
                 pool="processes",
                 checkpoint_every=job.checkpoint_every, callback=callback, deadline=self.deadline,

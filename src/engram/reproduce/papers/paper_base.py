@@ -17,9 +17,17 @@ from engram.experiments.plain_values import convert, from_plain, to_plain
 from engram.io import parse_key_value, parse_yaml
 from engram.renamed import new_name
 from engram.reproduce.cells import Cell, read_cells
-from engram.reproduce.paper_table import OTHER_DATA, CellEntry, PaperFigure, PaperTable
+from engram.reproduce.paper_table import (
+    OTHER_DATA,
+    VARIANT_UNSTATED,
+    CellEntry,
+    PaperFigure,
+    PaperTable,
+)
 
 AnyPreset = TypeVar("AnyPreset")
+OURS, PRINTED = "ours", "printed"
+PRESETS = (OURS, PRINTED)
 
 
 class PaperData:
@@ -44,6 +52,10 @@ class PaperData:
         if part not in self._parts:
             raise unknown(self.file, part, self._parts)
         return self._parts[part]
+
+    def get(self, part: str, default: Any) -> Any:
+        """A part that not every paper has."""
+        return self._parts.get(part, default)
 
     def build(self, kind: type[AnyPreset], part: str) -> AnyPreset:
         """A part as a preset: the fields that differ from its defaults."""
@@ -203,16 +215,24 @@ class Paper(Generic[PresetT]):
         )
 
     def build(
-        self, name: str, *, embedded: bool = False, assignments: Sequence[str] = (),
-        on: Data | None = None,
+        self, name: str, *, embedded: bool = False, preset_name: str = OURS,
+        assignments: Sequence[str] = (), on: Data | None = None,
     ) -> PaperTable:  # fmt: skip
-        """A table or figure; `assignments` change the preset, `on` is data of the same kind."""
+        """A table or figure; `assignments` change the preset, `on` is data of the same kind.
+
+        Preset ``printed`` is ours with the `printed_settings` of ``tables/<paper>.yaml``, as if
+        they had been assigned.
+        """
+        check_choice("preset", preset_name, PRESETS)
+        data = PaperData(self.name)
         base = self.embedded if embedded and name not in self.without_data else self.paper
         if on is not None:
             if name in self.without_data:
                 raise bad("on", f"nothing, because {self.name}/{name} needs no data", on.name)
             base = base.on(on)
-        preset = assign_settings(base, assignments)
+        printed = data.get("printed_settings", ()) if preset_name == PRINTED else ()
+        preset = assign_settings(base, [*_list_printed(base, printed), *assignments])
+        known = data.get("known", ())
         common: dict[str, Any] = {
             "name": f"{self.name}/{name}", "title": self.titles[name], "preset": preset,
             "settings": list_changes(base, preset), "parts": preset.parts,
@@ -228,9 +248,41 @@ class Paper(Generic[PresetT]):
             cells = tuple(cell for cell in cells if cell["dataset"] not in preset.absent)
         makers = {table: self.tables[table](preset) for table in tables}
         return PaperTable(
-            cells=cells, entry=lambda cell: makers[cell.table](cell),
+            cells=cells, entry=lambda cell: _add_known(cell, makers[cell.table](cell), known),
             figures=tuple(f for one in drawn for f in self.figures(one, preset)), **common,
         )  # fmt: skip
+
+
+def _list_printed(preset: PaperPreset[Any], assignments: Sequence[str]) -> list[str]:
+    """The assignments of the printed text, without those about data that others stand for."""
+
+    def applies(text: str) -> bool:
+        part = text.partition(".")[0]
+        protocol = getattr(preset, part, None)
+        return part not in preset.parts or (
+            protocol is not None and protocol.data == preset.official[preset.parts[part]]
+        )
+
+    return [text for text in assignments if applies(text)]
+
+
+def _add_known(cell: Cell, entry: CellEntry, known: Sequence[Mapping[str, Any]]) -> CellEntry:
+    """The entry with what is known of its row, on the paper's own data."""
+    if entry.missing or OTHER_DATA in entry.reasons:
+        return entry
+    found = [one["reason"] for one in known if _is_at(cell, one["where"])]
+    if not found:
+        return entry
+    own = tuple(one for one in entry.reasons if one != VARIANT_UNSTATED)  # this says which
+    return replace(entry, reasons=(*own, *found))
+
+
+def _is_at(cell: Cell, where: Mapping[str, Any]) -> bool:
+    own = {"table": cell.table, **cell.key}
+    return all(
+        own.get(key, "") in (value if isinstance(value, list) else [value])
+        for key, value in where.items()
+    )
 
 
 # ------------------------------------------------------------------------------------------------
