@@ -28,6 +28,7 @@ MISSING = [
 pytestmark = pytest.mark.skipif(bool(MISSING), reason="the extra serve is not installed")
 if not MISSING:
     from engram.serve.request_limits import RequestLimits
+    from engram.serve.training_worker import learn_task
     from tests.serve.client import ask, serving, until
     from tests.serve.malformed_requests import requests
 
@@ -76,6 +77,23 @@ def test_questions_and_answers(running):
         assert word in ask(running[0], page)[1]
     api = ask(running[0], "/openapi.json")[1]
     assert {"/predict", "/novelty", "/learn", "/jobs/{number}", "/health"} <= set(api["paths"])
+
+
+def test_rows_with_several_labels(tmp_path):
+    pairs = [[f"even {y // 2}", f"all {y % 2}"] for y in Y.tolist()]
+    learner = Learner("ER", MODEL, **FAST).learn(X[:48], pairs[:48])
+    with serving(learner.save(tmp_path / "sets.engram")) as (port, service):
+        service._learning.learn = lambda **order: learn_task(**order)  # in this process
+        said = ask(port, "/predict", {"x": TEST[:5].tolist()})[1]
+        assert said["labels"] == learner.predict(TEST[:5])
+        assert ask(port, "/health")[1]["label_sets"]
+        wrong = {"x": X[48:60].tolist(), "y": Y[48:60].tolist()}
+        assert ask(port, "/learn", wrong)[0] == 422  # numbers, but names were learnt
+        status, job = ask(port, "/learn", {**wrong, "y": pairs[48:60]})
+        assert status == 202
+        until(lambda: ask(port, f"/jobs/{job['job']}")[1]["state"] == "learnt")
+        learner.learn(X[48:60], pairs[48:60])
+        assert ask(port, "/predict", {"x": TEST.tolist()})[1]["labels"] == learner.predict(TEST)
 
 
 def test_counts_of_many_threads_add_up():

@@ -74,7 +74,9 @@ def test_golden_counts(streams):
 
 def test_streams_know_how_they_were_made(streams):
     origin = streams[3].origin
-    options = {"variant": "cifar", "configuration": 3, "information": "incomplete"}
+    options = {
+        "variant": "cifar", "configuration": 3, "information": "incomplete", "joint": False
+    }  # fmt: skip
     assert (origin.kind, dict(origin.options)) == ("iirc", options)
     assert len({stream.order for stream in streams}) == 10
 

@@ -22,8 +22,16 @@ from engram.deploy.estimator import (
     fit_detectors,
     key_detectors,
     read_learner_data,
+    refuse_for_label_sets,
 )
-from engram.deploy.new_task import Array, NewTask, extend_stream, label_kind, remaining_rows
+from engram.deploy.new_task import (
+    Array,
+    NewTask,
+    extend_stream,
+    label_kind,
+    learns_sets,
+    remaining_rows,
+)
 from engram.deploy.program_export import export_program
 from engram.deploy.snapshot import LearnerSnapshot
 from engram.deploy.widen_head import widen_learner
@@ -122,8 +130,9 @@ class Learner(Estimator):
         Parameters
         ----------
         x, y
-            [n, ...] inputs, and a label for each. The first task decides shape and type. Or a
-            `Data` alone: its training rows, by the names of their classes.
+            [n, ...] inputs, and a label for each, or a list of labels for each (label sets). The
+            first task decides shape and type. Or a `Data` alone: its training rows, by the names of
+            their classes.
         valid
             (x, y) of validation rows, for training settings that watch them.
         progress
@@ -164,17 +173,22 @@ class Learner(Estimator):
     def check_task(self, new: NewTask) -> None:
         """Raise if this learner cannot learn a task."""
         found = self._portable
+        if new.sets if found is None else learns_sets(found):
+            refuse_for_label_sets(self._keyed.values())
         if found is None:
             return
-        if found.facts["labels"] == "set":
-            raise bad("learner", "one that learnt one label per row, to learn more", "label sets")
+        if new.sets and not learns_sets(found):
+            raise bad("y", "one label for each row, as learnt before", "sets of labels")
         if new.kind != self._kind:
             raise bad("y", f"labels of the kind learnt before ({self._kind})", new.kind)
         remaining_rows(found, new.x)  # raises where the memory did not come along
 
     # -- predicting --------------------------------------------------------------------------------
     def predict(self, x: Any, *, task: int | None = None) -> Any:
-        """Predict the most likely labels, [n]; `task` (from 0) is needed with a head per task."""
+        """Predict the most likely labels, [n]; `task` (from 0) is needed with a head per task.
+
+        For label sets, a list of the labels of each row whose probability is above a half.
+        """
         return self._now.predict(x, task)
 
     def predict_proba(self, x: Any, *, task: int | None = None) -> Array:
@@ -188,6 +202,8 @@ class Learner(Estimator):
         """
         now = self._now
         key = choose_detector(now.detectors, now.probes, detector)
+        if key not in now.detectors and now.facts["labels"] == "set":
+            refuse_for_label_sets(key_detectors([detector]).values())
         if key not in now.detectors:
             now.detectors.update(key_detectors([detector]))
         return now.novelty(x, key, task)

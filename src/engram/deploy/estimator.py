@@ -5,7 +5,7 @@ data sets; novelty detectors of a learner.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, Self, cast
 
@@ -20,6 +20,7 @@ from engram.data.standardization import fit_standardization
 from engram.deploy.new_task import (
     Array,
     LearnerSettings,
+    RowLabels,
     convert_labels,
     label_kind,
     labels_to_names,
@@ -36,8 +37,10 @@ from engram.experiments.plain_values import from_plain, to_plain
 from engram.experiments.recipe_sections import check_model_section
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import pick, stack
+from engram.losses import multi_hot
 from engram.memory import Memory
 from engram.methods.method import Method
+from engram.metrics import precision_weighted_jaccard
 from engram.novelty.detector import Detector, gather_facts
 from engram.probes.stage_view import StageView
 from engram.records.scored_items import EvaluationItems
@@ -75,12 +78,33 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def score(self, x: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Compute the accuracy on rows with labels, or on the test rows of a `Data`."""
+        """Compute the accuracy on rows with labels, or on the test rows of a `Data`.
+
+        For label sets, the precision-weighted Jaccard similarity over the labels learnt so far;
+        rows that have none of them do not count.
+        """
         if isinstance(x, Data):
             if y is not None:
                 raise bad("y", "None, because data has its own labels", type(y).__name__)
             x, y = select_labelled(x, x.test)
+        if self._now.facts["labels"] == "set":
+            if sample_weight is not None:
+                raise bad("sample_weight", "None, for sets of labels", type(sample_weight).__name__)
+            return self._score_label_sets(x, y)
         return float(super().score(x, y, sample_weight))
+
+    def _score_label_sets(self, x: Any, y: Any) -> float:
+        scores = self._now.scores(x)
+        labels = RowLabels.read(y, len(scores))
+        if labels.kind != self._kind:
+            raise bad("y", f"labels of the kind learnt before ({self._kind})", labels.kind)
+        known = self._now.facts["classes"]
+        truth = multi_hot(labels.places(known), len(known), torch.bool)
+        counts = truth.any(-1)
+        if not bool(counts.any()):
+            raise bad("y", "rows with labels learnt so far", labels.classes[:5])
+        said = scores[counts, : len(known)] > 0
+        return float(precision_weighted_jaccard(truth[counts].numpy(), said.numpy()))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments of the constructor, including given training settings."""
@@ -129,7 +153,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn a task as `learn` does; `classes` are all future ones, for which room is made."""
         if classes is not None:
             every = set(labels_to_names(convert_labels(classes, len(classes), "classes")[0]))
-            if strange := sorted(set(labels_to_names(convert_labels(y, len(x))[0])) - every):
+            if strange := sorted(set(RowLabels.read(y, len(x)).classes) - every):
                 raise bad("y", f"labels among classes {sorted(every)[:10]}", strange[:5])
             room = max(self._settings.capacity, len(every))
             self._settings = replace(self._settings, capacity=room)
@@ -198,8 +222,8 @@ class LearnerData(NamedTuple):
     """Rows with labels of a data set, and a description of its inputs."""
 
     x: Tensor
-    y: Array
-    valid: tuple[Tensor, Array] | None
+    y: Any  # labels [n], or a list of labels for each row
+    valid: tuple[Tensor, Any] | None
     about: dict[str, Any]
 
 
@@ -226,12 +250,14 @@ def read_learner_data(data: Data, about: dict[str, Any] | None) -> LearnerData:
     return LearnerData(*select_labelled(data, data.train), valid, about)
 
 
-def select_labelled(data: Data, rows: Tensor) -> tuple[Tensor, Array]:
+def select_labelled(data: Data, rows: Tensor) -> tuple[Tensor, Any]:
     """Select inputs of rows and their labels by name; numeric names become numbers."""
-    if data.is_multilabel:
-        raise bad("x", "data with one label per row", f"label sets in {data.name}")
-    names = [data.classes[label] for label in data.labels[rows].tolist()]
-    return data.gather(rows), names_to_labels(names, label_kind(data.classes))
+    kind = label_kind(data.classes)
+    names = names_to_labels(data.classes, kind)
+    if not data.is_multilabel:
+        return data.gather(rows), names[data.labels[rows].cpu().numpy()]
+    sets = [names[row[row >= 0]].tolist() for row in data.y[rows].cpu().numpy()]
+    return data.gather(rows), sets
 
 
 # Novelty detectors of a learner, fitted after every task as in a run.
@@ -245,6 +271,14 @@ def key_detectors(specs: Any) -> dict[str, Detector]:
             expected = "detectors that need no outside set"
             raise bad("detectors", expected, detector.name)
     return cast(dict[str, Detector], found)
+
+
+def refuse_for_label_sets(detectors: Iterable[Detector]) -> None:
+    """Raise for a detector whose scores suppose that one label of a row excludes the others."""
+    for detector in detectors:
+        if not detector.for_label_sets:
+            expected = "detectors that suppose no single label, such as 'Energy' or 'KNN'"
+            raise bad("detectors", expected, f"{detector.name}, for sets of labels")
 
 
 def fit_detectors(

@@ -7,15 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as functional
 from torch import Tensor
 
 from engram import keys
-from engram.data.conversion import to_inputs
+from engram.data.conversion import refuse_repeated_labels, to_class_ids, to_inputs
 from engram.data.dataset import Data
 from engram.data.label_checks import check_one_type, to_whole_numbers
 from engram.engine.portable_state import PortableState
@@ -50,13 +51,15 @@ class LearnerSettings:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NewTask:
-    """Rows to learn: inputs as they are stored, and the class name of each row."""
+    """Rows to learn: inputs as they are stored, and the classes of each row."""
 
     x: Tensor
-    names: list[str]
+    y: Tensor  # [n, L] places in `classes`, -1 pads
+    classes: list[str]  # each once, sorted as numbers or alphabetically
     kind: str  # kind of the labels
+    sets: bool  # whether rows have sets of labels
     valid_x: Tensor
-    valid_names: list[str]
+    valid_y: Tensor
     about: dict[str, Any]  # description of the inputs, fixed by the first task
 
     @classmethod
@@ -65,29 +68,24 @@ class NewTask:
         rows = convert_inputs(x, about)
         if not len(rows):
             raise bad("x", "at least one row", "none")
-        labels, kind = convert_labels(y, len(rows))
-        held, held_names = rows[:0], list[str]()
+        labels = RowLabels.read(y, len(rows))
+        classes = labels.classes
+        held, held_y = rows[:0], torch.empty(0, 1, dtype=torch.long)
         if valid is not None:
             if not isinstance(valid, (tuple, list)) or len(valid) != 2:
                 raise bad("valid", "a pair (x, y) of validation rows", type(valid).__name__)
             held = convert_inputs(valid[0], about or describe_inputs(rows), "valid")
-            other, other_kind = convert_labels(valid[1], len(held), "valid")
-            if other_kind != kind:
-                raise bad("valid", f"labels of the kind of y ({kind})", other_kind)
-            held_names = labels_to_names(other)
-        made = cls(
-            x=rows, names=labels_to_names(labels), kind=kind, valid_x=held, valid_names=held_names,
-            about=about or describe_inputs(rows),
+            other = RowLabels.read(valid[1], len(held), "valid")
+            if other.kind != labels.kind:
+                raise bad("valid", f"labels of the kind of y ({labels.kind})", other.kind)
+            unknown = sorted(set(other.classes) - set(classes))
+            if unknown:
+                raise bad("valid", "labels that occur in y", unknown[:5])
+            held_y = other.places(classes)
+        return cls(
+            x=rows, y=labels.places(classes), classes=classes, kind=labels.kind, sets=labels.sets,
+            valid_x=held, valid_y=held_y, about=about or describe_inputs(rows),
         )  # fmt: skip
-        unknown = sorted(set(held_names) - set(made.names))
-        if unknown:
-            raise bad("valid", "labels that occur in y", unknown[:5])
-        return made
-
-    @property
-    def classes(self) -> list[str]:
-        """Return each name once, sorted as numbers or alphabetically."""
-        return sorted(set(self.names), key=(lambda n: int(n)) if self.kind == "int" else str)
 
 
 def describe_inputs(x: Tensor) -> dict[str, Any]:
@@ -162,14 +160,12 @@ def extend_stream(
     column = {name: place for place, name in enumerate(names)}
     width = choose_capacity(found, settings, len(names))
     old_x, old_y, old_stage = remaining_rows(found, new.x)
-    rows = [column[name] for name in (*new.names, *new.valid_names)]
-    y = torch.tensor(rows, dtype=torch.long)[:, None].expand(-1, old_y.shape[1]).clone()
-    y[:, 1:] = -1
+    columns = torch.tensor([*(column[name] for name in new.classes), -1])  # -1 pads
+    parts = old_y, columns[new.y], columns[new.valid_y]
+    y = torch.cat(pad_labels(parts))
     start, train = len(old_x), torch.arange(len(new.x)) + len(old_x)
     about = new.about if found is None else found.facts["inputs"]
-    data = make_data(
-        torch.cat([old_x, new.x, new.valid_x]), torch.cat([old_y, y]), names, width, about, train
-    )
+    data = make_data(torch.cat([old_x, new.x, new.valid_x]), y, names, width, about, train)
     past = [] if found is None else found.facts["tasks"]
     shown = sorted(column[name] for name in new.classes)
     task = Task(
@@ -181,6 +177,8 @@ def extend_stream(
         data=data, tasks=(*tasks, task), head=settings.head, name="learner",
         reserved=tuple(range(len(names), width)),
         sizes=(*(one["rows"] for one in past), len(new.x)),
+        sets=new.sets if found is None else learns_sets(found),
+        information="incomplete" if found is None else found.facts["information"],
     )  # fmt: skip
 
 
@@ -188,7 +186,7 @@ def remaining_rows(found: PortableState | None, like: Tensor) -> tuple[Tensor, T
     """Return inputs, columns and tasks of the rows that the state contains."""
     if found is None:
         return like[:0], torch.empty(0, 1, dtype=torch.long), _NO_ROWS
-    y, stage = found.tensors["rows/y"], found.tensors["rows/stage"]
+    y, stage = hide_later_labels(found), found.tensors["rows/stage"]
     if found.facts["rows_left_out"]:
         if len(y):
             raise bad(
@@ -196,6 +194,28 @@ def remaining_rows(found: PortableState | None, like: Tensor) -> tuple[Tensor, T
             )
         return like[:0], y, stage
     return found.tensors["rows/x"].reshape(-1, *like.shape[1:]), y, stage
+
+
+def hide_later_labels(found: PortableState) -> Tensor:
+    """Return the columns of the rows [n, L], padded with -1, without labels not learnt so far.
+
+    Rows of a run's data may have labels of its later tasks, which a learner has not been told;
+    the next class that it meets takes the column of one of those.
+    """
+    y = found.tensors["rows/y"]
+    y = torch.where(y < len(known_classes(found)), y, -1)
+    return y.gather(1, (y < 0).to(torch.uint8).argsort(dim=1, stable=True))
+
+
+def pad_labels(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Return label columns [n, L] of one width, padded with -1."""
+    width = max(part.shape[1] for part in parts)
+    return [functional.pad(part, (0, width - part.shape[1]), value=-1) for part in parts]
+
+
+def learns_sets(found: PortableState) -> bool:
+    """Return whether rows have sets of labels."""
+    return bool(found.facts["labels"] == "set")
 
 
 def make_data(
@@ -234,14 +254,79 @@ def make_placeholder_stream(found: PortableState, width: int, classes: int = 1) 
     data = make_data(blank, y, names, width, about, rows)
     task = Task(train=rows, test=_NO_ROWS, new=tuple(range(classes)))
     return OpenEndedStream(
-        data=data, tasks=(task,), head=found.facts["head"], reserved=tuple(range(classes, width))
-    )
+        data=data, tasks=(task,), head=found.facts["head"], reserved=tuple(range(classes, width)),
+        sets=learns_sets(found),
+    )  # fmt: skip
 
 
 # Labels as a user writes them, and their names.
 
 
 Array = npt.NDArray[Any]
+
+
+class RowLabels(NamedTuple):
+    """The labels of some rows: class names, and places among them.
+
+    Examples
+    --------
+    >>> found = RowLabels.read([["pet", "cat"], ["oak"]], 2)
+    >>> found.classes, found.sets, found.places(["oak", "cat", "pet"]).tolist()
+    (['cat', 'oak', 'pet'], True, [[2, 1], [0, -1]])
+    """
+
+    ids: Tensor  # [n, L] places in `classes`, -1 pads
+    classes: list[str]  # those that occur, sorted as numbers or alphabetically
+    kind: str
+    sets: bool
+
+    @classmethod
+    def read(cls, y: Any, rows: int, argument: str = "y") -> RowLabels:
+        """Read a label for each row, or a set of labels: a list of lists, or a matrix.
+
+        A matrix is as for `Data.from_arrays`: class ids padded with -1, or an indicator matrix.
+        """
+        lists = are_lists(y)
+        if not lists and (y.ndim if hasattr(y, "ndim") else 1) != 2:
+            labels, kind = convert_labels(y, rows, argument)
+            names, places = np.unique(labels, return_inverse=True)
+            return cls(torch.from_numpy(places)[:, None], labels_to_names(names), kind, False)
+        if len(y) != rows or (not lists and y.shape[1] == 1):
+            raise bad(argument, f"one label for each of {rows} rows", f"shape {_shape(y)}")
+        flat = check_one_type([one for row in y for one in row] if lists else y)
+        found, every = to_class_ids([y], None)
+        refuse_repeated_labels(found)
+        empty = (found < 0).all(1).nonzero()[:, 0]
+        if len(empty):
+            raise bad(argument, "at least one label for each row", f"none in row {int(empty[0])}")
+        occur = found[found >= 0].unique()
+        ids = torch.where(found >= 0, torch.searchsorted(occur, found), -1)
+        kind = "str" if flat.dtype.kind == "U" else "int"
+        several = bool(((ids >= 0).sum(1) > 1).any())
+        return cls(ids, [every[c] for c in occur.tolist()], kind, lists or several)
+
+    def places(self, classes: Sequence[str]) -> Tensor:
+        """Return the place of each label in a list of classes, [n, L]; -1 pads."""
+        place = {name: at for at, name in enumerate(classes)}
+        return torch.tensor([*(place.get(name, -1) for name in self.classes), -1])[self.ids]
+
+
+def are_lists(y: Any) -> bool:
+    """Return whether each row has a list of labels.
+
+    Examples
+    --------
+    >>> are_lists([["cat"], ["dog"]]), are_lists([{1, 2}, {3}]), are_lists(["cat", "dog"])
+    (True, True, False)
+    """
+    if isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1:
+        y = y.tolist()
+    kinds = (list, tuple, set, frozenset)
+    return isinstance(y, (list, tuple)) and bool(len(y)) and all(isinstance(r, kinds) for r in y)
+
+
+def _shape(y: Any) -> tuple[int, ...]:
+    return tuple(y.shape) if hasattr(y, "shape") else (len(y),)
 
 
 def label_kind(names: Sequence[str]) -> str:
@@ -259,7 +344,7 @@ def label_kind(names: Sequence[str]) -> str:
 
 
 def convert_labels(y: Any, rows: int, argument: str = "y") -> tuple[Array, str]:
-    """Convert labels to an array [n] and their kind; raises for label sets."""
+    """Convert labels, one for each row, to an array [n] and their kind."""
     found = check_one_type(y)
     if found.ndim != 1 or len(found) != rows:
         raise bad(argument, f"one label for each of {rows} rows", f"shape {found.shape}")
@@ -360,6 +445,8 @@ class OpenEndedStream(Stream):
         Class ids that no task has introduced yet; their columns come last and stay closed.
     sizes
         Number of training rows of each task when it was learnt. Empty: the present number.
+    sets
+        Whether rows have sets of labels, even if every row so far has only one.
 
     Examples
     --------
@@ -375,9 +462,14 @@ class OpenEndedStream(Stream):
 
     reserved: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
+    sets: bool = False
 
     def may_be_empty(self, stage: int) -> bool:
         return stage < len(self.tasks) - 1
+
+    @property
+    def labels(self) -> str:
+        return "set" if self.sets else "single"
 
     @property
     def train_sizes(self) -> tuple[int, ...]:

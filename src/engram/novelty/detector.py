@@ -46,6 +46,9 @@ class Detector(Probe):
         Whether a score depends on the head's columns; if not, one pass serves all heads.
     mapped
         Whether all of it can be mapped over runs with `torch.func.vmap`; if not, they take turns.
+    for_label_sets
+        Whether a learner of label sets may use it: its scores do not suppose that one label of a
+        row excludes the others.
     searched
         Options and values among which `Tuned` chooses where it is given no others.
 
@@ -63,6 +66,7 @@ class Detector(Probe):
     fits: ClassVar[bool] = False
     by_head: ClassVar[bool] = True
     mapped: ClassVar[bool] = True
+    for_label_sets: ClassVar[bool] = False
     searched: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     def start(self, facts: Facts) -> State:

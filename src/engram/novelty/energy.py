@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -29,6 +30,7 @@ class Energy(OutputDetector):
     1.6931
     """
 
+    for_label_sets: ClassVar[bool] = True  # it grows with every logit, whatever the others are
     temperature: float = 1.0
 
     def __post_init__(self) -> None:

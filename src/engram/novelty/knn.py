@@ -34,6 +34,7 @@ class KNN(OutputDetector):
     """
 
     fits: ClassVar[bool] = True
+    for_label_sets: ClassVar[bool] = True
     by_head: ClassVar[bool] = False
     k: int = 10
     keep: int = 500

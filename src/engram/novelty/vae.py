@@ -66,6 +66,7 @@ class VAE(Detector):
     """
 
     fits: ClassVar[bool] = True
+    for_label_sets: ClassVar[bool] = True
     by_head: ClassVar[bool] = False
     searched: ClassVar[Mapping[str, Sequence[Any]]] = {
         "of": ("features", "inputs"),

@@ -65,10 +65,10 @@ class NoveltyRequest(StrictModel):
 
 
 class LearnRequest(StrictModel):
-    """Rows to learn as one task, with a label each."""
+    """Rows to learn as one task, with a label or a list of labels each."""
 
     x: Inputs
-    y: Annotated[list[Label], Field(min_length=1)]
+    y: Annotated[list[Label | Annotated[list[Label], Field(min_length=1)]], Field(min_length=1)]
 
 
 class PredictResponse(BaseModel):
@@ -109,6 +109,7 @@ class HealthResponse(BaseModel):
     learning: bool
     method: str
     heads: str
+    label_sets: bool
 
 
 class ErrorResponse(BaseModel):

@@ -124,6 +124,7 @@ class Service:
             "input_shape": now.facts["inputs"]["shape"], "input_type": now.facts["inputs"]["dtype"],
             "queued": len(self.jobs), "learning": job is not None and job.state == "learning",
             "method": type(now.method).__name__, "heads": now.facts["head"],
+            "label_sets": now.facts["labels"] == "set",
         }  # fmt: skip
 
     # -- learning ----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from engram.errors import bad, check_choice, check_float, check_int, unknown
 from engram.streams.class_groups import all_classes, check_seed, check_tasks, class_id
 from engram.streams.class_tree import FINE_PREFIX, SUPER_PREFIX, ClassTree, Hierarchy, read_tree
 from engram.streams.row_numbers import (
+    ROW_PARTS,
     count_fraction,
     exact_fraction,
     find_rows_with,
@@ -44,6 +45,7 @@ def hierarchical(
     cap: int = 8,
     shuffle: bool = False,
     information: str = "incomplete",
+    joint: bool = False,
 ) -> Stream:
     """Label samples with their superclass first, and with their own class in later tasks.
 
@@ -79,6 +81,9 @@ def hierarchical(
     information
         ``incomplete``: training uses the label that a task introduces; ``complete``: all labels of
         a row introduced so far. The rows are the same.
+    joint
+        One task with the rows of all tasks, each once, with all its labels: the upper bound to
+        which streams are compared.
 
     Examples
     --------
@@ -109,7 +114,18 @@ def hierarchical(
                  seed if shuffle else None)  # fmt: skip
     made = [rows.task(labelled, group) for group in groups]
     check_tasks(made, 0.0)
-    return Stream(data=labelled, tasks=tuple(made), name="hierarchical", information=information)
+    stream = Stream(
+        data=labelled, tasks=tuple(made), name="hierarchical", information=information
+    )  # fmt: skip
+    return _merge_tasks(stream) if joint else stream
+
+
+def _merge_tasks(stream: Stream) -> Stream:
+    """Return one task with the rows of all tasks, each once, and all labels."""
+    parts = {part: torch.cat([getattr(task, part) for task in stream]) for part in ROW_PARTS}
+    rows: dict[str, Any] = {part: found.unique() for part, found in parts.items()}
+    task = Task(**rows, new=stream.order, visible=stream.order)
+    return replace(stream, tasks=(task,))
 
 
 def hierarchical_data(data: Data, *, hierarchy: Hierarchy) -> Data:
@@ -337,7 +353,7 @@ _SHOWN = 5  # missing classes that an error names
 
 @scenario
 def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0,
-         information: str = "incomplete") -> Stream:  # fmt: skip
+         information: str = "incomplete", joint: bool = False) -> Stream:  # fmt: skip
     """Make a published stream of incremental implicitly-refined classification (IIRC).
 
     Parameters
@@ -349,8 +365,9 @@ def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0,
         ``imagenet-lite``: 10 tasks, 333 of these classes.
     configuration
         Which of the published orders of classes: 0 to 9 for CIFAR, 0 to 4 for ImageNet.
-    information
-        As in `hierarchical`: which labels of a task's rows training uses.
+    information, joint
+        As in `hierarchical`: which labels of a task's rows training uses, and whether all tasks are
+        one.
 
     Notes
     -----
@@ -388,6 +405,7 @@ def iirc(data: Data, variant: str = "cifar", *, configuration: int = 0,
         valid=IIRC_HELD_OUT[family],
         post_valid=IIRC_HELD_OUT[family],
         information=information,
+        joint=joint,
     )
     return replace(stream, name=f"iirc-{variant}")
 

@@ -24,12 +24,17 @@ from engram.reproduce.papers.figure_parts import (
     PlotGrid,
     Records,
     assign_looks,
-    draw_table,
     make_figure,
     make_frame,
     mean_records,
 )
-from engram.reproduce.papers.findings import Claim, tabulate_claims
+from engram.reproduce.papers.findings import (
+    Claim,
+    OrderClaim,
+    TrendClaim,
+    TriedClaim,
+    make_findings_figure,
+)
 from engram.reproduce.papers.paper_base import (
     Paper,
     PaperData,
@@ -199,7 +204,7 @@ def recipe(
     return Recipe.of({
         "stream": {
             "data": protocol.data, "data_options": dict(protocol.options), **protocol.stream,
-            **_order_options(protocol, configuration),
+            **_order_options(protocol, configuration), **({"joint": True} if row == JOINT else {}),
         },
         "model": protocol.model,
         "method": method_spec(preset, row, size),
@@ -248,8 +253,10 @@ def method_spec(preset: IIRCPreset, row: str, per_class: int) -> dict[str, Any]:
     """The plain form of a row's method."""
     changed = dict(VARIANTS.get(row, {"row": row}))
     base = changed.pop("row")
+    if base == JOINT:  # a single task: nothing to retain
+        return {"name": "Finetune"}
     if base not in ROWS:
-        raise unknown("method", row, [*ROWS, *VARIANTS])
+        raise unknown("method", row, [*ROWS, *VARIANTS, JOINT])
     one = ROWS[base]
     memory = {"memory": {"per_class": per_class, **one["memory"]}} if "memory" in one else {}
     further = getattr(preset, one["options"]) if "options" in one else {}
@@ -353,11 +360,9 @@ def score_entries(preset: IIRCPreset) -> Callable[[Cell], CellEntry]:
 
     def entry(cell: Cell) -> CellEntry:
         dataset, row = cell["dataset"], cell["method"]
-        if row == JOINT:
-            return CellEntry(missing="one task with all classes is no stream of refined labels")
         made, after = find(dataset, row)
         details = () if row in PLAIN_METHODS else (VARIANT_UNSTATED,)
-        stage = int(cell["stage"])
+        stage = 0 if row == JOINT else int(cell["stage"])  # it has one task
         return CellEntry(
             recipes=made, measure=after(stage), reasons=preset.reasons(dataset, *details),
             tasks=stage + 1,
@@ -509,14 +514,26 @@ def _entries(table: pd.DataFrame, names: Mapping[str, Any]) -> list[dict[str, An
 
 
 def _findings_figure(preset: IIRCPreset) -> PaperFigure:
-    rows = {row: recipes(preset, CIFAR, row) for row in ROWS}
+    sizes = {
+        _sized(row, size): recipes(preset, CIFAR, row, size)
+        for row in SIZED
+        for size in preset.sizes
+        if size != preset.per_class
+    }
+    rows = {row: recipes(preset, CIFAR, row) for row in (*ROWS, *VARIANTS)} | sizes
+    # the runs of the usual size are those of the plain row
+    named = {_sized(row, preset.per_class): rows[row] for row in SIZED}
     shown = preset.shown(CIFAR)
-    return PaperFigure(
-        name="findings", title=f"{_title('findings')}, {shown}",
-        recipes=tuple(one for made in rows.values() for one in made),
-        data=lambda result: IIRCClaims(rows, shown == CIFAR).table(result), draw=draw_table,
-        rows=tuple(_name_row((CIFAR, row)) for row, made in rows.items() for _ in made),
-    )  # fmt: skip
+    claims = IIRCClaims({**rows, **named}, shown == CIFAR, preset.sizes)
+    return make_findings_figure(
+        f"{_title('findings')}, {shown}",
+        more=claims.list_claims,
+        rows=[(one, _name_row((CIFAR, row))) for row, made in rows.items() for one in made],
+    )
+
+
+def _sized(row: str, size: int) -> str:
+    return f"{row} {size}"
 
 
 def _histogram_figure(preset: IIRCPreset) -> PaperFigure:
@@ -538,24 +555,38 @@ def _histogram_figure(preset: IIRCPreset) -> PaperFigure:
 TASKS = 22  # of IIRC-CIFAR; stages of shorter streams stand for those at the same share
 COMPARED = ("ER", "iCaRL-CNN", "iCaRL-norm", UPPER)  # rows whose numbers should be the paper's
 NEAR_SCORE = 0.05
+SIZED = tuple(DATA["curves"]["fig4.9"]["sized"])  # rows of the study of buffers
 
 
 class IIRCClaims:
-    """The claims on the runs of one data set; `official` if it is the paper's."""
+    """The claims on the runs of one data set; `official` if it is the paper's.
 
-    def __init__(self, runs: Mapping[str, Sequence[Recipe]], official: bool) -> None:
+    Parameters
+    ----------
+    runs
+        The recipes of each row; rows with another memory end with its exemplars per class.
+    sizes
+        Exemplars per class in the study of buffers.
+    """
+
+    def __init__(
+        self, runs: Mapping[str, Sequence[Recipe]], official: bool, sizes: Sequence[int]
+    ) -> None:
         self.runs = runs
         self.official = official
+        self.sizes = sorted(sizes, reverse=True)
         self.tasks = TASKS
         self._curves: dict[tuple[str, str], Callable[[int], Measure]] = {}
 
-    def table(self, result: Result) -> pd.DataFrame:
-        """One line per comparison, with both numbers and whether it holds."""
+    def list_claims(self, result: Result) -> Iterator[TriedClaim]:
+        """Every comparison of the paper's findings, at the tasks that the runs have."""
         if len(result) and not self.official:
             # runs that are not finished may not know of tasks to come
             self.tasks = int(result.tasks.max())
-        claims = [claim for one in DATA["findings"] for claim in self.compare(one)]
-        return tabulate_claims(result, [*claims, *(self.numbers() if self.official else ())])
+        for one in DATA["findings"]:
+            yield from self._order_sizes(one) if "sizes" in one else self._compare(one)
+            yield from self._follow(one)
+        yield from self.numbers() if self.official else ()
 
     def stage(self, task: int) -> int:
         return round(task * (self.tasks - 1) / (TASKS - 1))
@@ -564,12 +595,15 @@ class IIRCClaims:
         return f"task {self.stage(task)}"
 
     def at(self, row: str, task: int, name: str = SCORE) -> Measure:
+        return self._at_stage(row, self.stage(task), name)
+
+    def _at_stage(self, row: str, stage: int, name: str) -> Measure:
         if (row, name) not in self._curves:
             self._curves[row, name] = measures.metric_at_stages(name, self.runs[row], head="single")
-        return self._curves[row, name](self.stage(task))
+        return self._curves[row, name](stage)
 
-    def printed(self, row: str, task: int) -> float:
-        if not self.official:
+    def printed(self, row: str, task: int, name: str = SCORE) -> float:
+        if not self.official or name != SCORE:
             return NAN
         found = [
             cell.value for cell in read_cells("iirc", "C.1")
@@ -577,28 +611,51 @@ class IIRCClaims:
         ]  # fmt: skip
         return found[0] if found else NAN
 
-    def compare(self, one: Mapping[str, Any]) -> Iterator[Claim]:
-        """The comparisons of a finding, see ``tables/iirc.yaml``."""
-        printed = not {"score", "ahead"} & set(one)  # whether table C.1 has both numbers
-        for task in one["tasks"]:
-            for firsts, seconds in one.get("above", ()):
+    def _compare(self, one: Mapping[str, Any]) -> Iterator[Claim]:
+        """The comparisons of a finding between rows, see ``tables/iirc.yaml``."""
+        score, printed = one.get("score", SCORE), not {"minus", "ahead"} & set(one)
+        for task, kind in product(one.get("tasks", ()), ("above", "near")):
+            for firsts, seconds in one.get(kind, ()):
                 for second, first in product(seconds, firsts):
                     pair = [(row, self._score(one, row, task)) for row in (first, second)]
-                    paper = (self.printed(first, task), self.printed(second, task))
+                    paper = [self.printed(row, task, score) for row in (first, second)]
                     yield Claim(
-                        one["finding"], self.where(task), pair[0], pair[1],
-                        paper if printed else (NAN, NAN), "ahead" in one, -one.get("ahead", 0.0),
+                        one["finding"], self._said(one, task), pair[0], pair[1],
+                        (paper[0], paper[1]) if printed else (NAN, NAN), "ahead" in one,
+                        one.get("within", -one.get("ahead", 0.0)), kind,
                     )  # fmt: skip
-            for row in ROWS if "same_row" in one else ():
-                pair = [(f"{row}, {kind}", self.at(row, task, name))
-                        for kind, name in one["same_row"].items()]  # fmt: skip
+            for row in ROWS if kind == "above" and "same_row" in one else ():
+                pair = [(f"{row}, {which}", self.at(row, task, name))
+                        for which, name in one["same_row"].items()]  # fmt: skip
                 yield Claim(one["finding"], self.where(task), pair[0], pair[1])
+
+    def _said(self, one: Mapping[str, Any], task: int) -> str:
+        """The task, and what is compared where that is not the score of the tables."""
+        named = DATA["scores"].get(one.get("score", SCORE), "")
+        plain = one.get("score", SCORE) == SCORE or "minus" in one or not named
+        return self.where(task) if plain else f"{self.where(task)}, {named}"
 
     def _score(self, one: Mapping[str, Any], row: str, task: int) -> Measure:
         found = self.at(row, task, one.get("score", SCORE))
         if "minus" not in one:
             return found
         return measures.difference(found, self.at(row, task, one["minus"]))
+
+    def _order_sizes(self, one: Mapping[str, Any]) -> Iterator[OrderClaim]:
+        """More exemplars are better: every size above all smaller ones."""
+        for row, task in product(one["sizes"], one["tasks"]):
+            sides = [(_sized(row, size), self._score(one, _sized(row, size), task), NAN)
+                     for size in self.sizes]  # fmt: skip
+            yield OrderClaim(one["finding"], f"{row}, {self._said(one, task)}", sides)
+
+    def _follow(self, one: Mapping[str, Any]) -> Iterator[TrendClaim]:
+        """A score that falls over the tasks; ``{}`` stands for the largest memory."""
+        score = one.get("score", SCORE)
+        for name in one.get("falls", ()):
+            row = name.format(self.sizes[0])
+            stages = [(f"task {k}", self._at_stage(row, k, score), self.printed(row, k, score))
+                      for k in range(self.tasks)]  # fmt: skip
+            yield TrendClaim(one["finding"], DATA["scores"][score], row, stages, falls=True)
 
     def numbers(self) -> Iterator[Claim]:
         """Our numbers beside the printed ones."""
@@ -705,6 +762,6 @@ TABLES = Paper(
         "3.3": lambda preset: partial(pair_count_entry, preset),
         "C.1": score_entries, "C.2": score_entries, "C.3": score_entries,
     },
-    figures=build_figures, with_figures={"C.1": ("fig4.2", "findings")},
+    figures=build_figures, with_figures={"C.1": ("fig4.2",)},
     folders=dict.fromkeys(_SHARED_FOLDER, "iirc"),
 )  # fmt: skip
