@@ -198,6 +198,8 @@ class PhaseTraining:
         if not self._loaded:
             own = self._present.sum(1) * self._epochs
             self.schedule.totals[:] = self.iterations or own
+            each = self.sampler.full_batches if self.iterations else self._present.sum(1)
+            self.trainer.plan(self.schedule.totals, each)
         self._loaded = True
         self.live = self._present & self.schedule.active[:, None]
 

@@ -143,6 +143,11 @@ class Sampler:
         return rows._replace(key=self._keys[1][:, place : place + 1])  # type: ignore[index]
 
     @property
+    def full_batches(self) -> np.ndarray:
+        """[R] steps of an epoch among iterations, which have full batches only."""
+        return np.asarray(torch.clamp(self._real // self.batch, min=1).cpu().numpy())
+
+    @property
     def steps_per_epoch(self) -> int:
         if self.incomplete_batch == "drop":
             return max(1, self.main.length // self.batch)

@@ -27,6 +27,7 @@ from engram.methods.method import (
     State,
     Terms,
     Update,
+    check_step,
 )
 from engram.models.build import check_head
 from engram.models.forward_pass import Output
@@ -180,12 +181,15 @@ class Join(Method):
             return grad(batch)
         return self.parts[owner].gradient(grad, batch, part_state(state, owner))
 
-    def step(self, update: Update, state: State) -> State:
-        changed = dict(state)
+    def step(self, update: Update, state: State) -> State | tuple[Tensor, State]:
+        changed, moved = dict(state), None
         for i, part in enumerate(self.parts):
-            if part.implements("step"):
-                changed[str(i)] = part.step(update, part_state(state, i))
-        return changed
+            if part.implements("step"):  # each sees the weights as the parts before it left them
+                found = check_step(part, part.step(update, part_state(state, i)), update.after)
+                weights, changed[str(i)] = found
+                if weights is not None:
+                    moved, update = weights, replace(update, after=weights)
+        return changed if moved is None else (moved, changed)
 
     def scores(self, output: Output, state: State) -> Tensor:
         owner = self._owner("scores")

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from torch import Tensor, nn
 
 from engram.errors import BadArgument, bad, check_choice, check_fields, check_float, check_int
-from engram.learner.batch import Batch
+from engram.learner.batch import Batch, Clock
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.learner.parameter_layout import MethodNetworks, Network, network_modules
@@ -58,12 +58,29 @@ class Gradient:
 
     ``grad(batch)`` is the gradient of all terms, ``grad(batch, "task")`` of some, and
     ``grad(batch, at=v)`` the gradient at other weights (look-ahead, sharpness-aware minimisation).
-    Pass additional tensors to the loss with ``batch._replace(values=...)``.
+    Pass additional tensors to the loss with ``batch._replace(values=...)``. ``grad.given(v)`` are
+    the networks with other weights, to be called without a gradient.
     """
 
     compute: Callable[..., Tensor]
     vector: Tensor  # [P] the current weights
     layout: Callable[[Tensor], dict[str, Tensor]]  # named views of a vector [P]
+    given: Callable[[Tensor], Net]
+    kept: dict[str, Tensor] = field(default_factory=dict)
+
+    def keep(self, **values: Tensor) -> None:
+        """Pass tensors of fixed shapes to `Method.step`, which reads them as ``update.kept``.
+
+        Examples
+        --------
+        >>> import torch
+        >>> zero = torch.zeros(1)
+        >>> grad = Gradient(lambda *_: zero, zero, lambda _: {}, given=lambda _: None)
+        >>> grad.keep(length=torch.ones(()))
+        >>> Update(zero, zero, zero, torch.tensor(1), kept=grad.kept).kept
+        {'length': tensor(1.)}
+        """
+        self.kept.update({name: value.detach() for name, value in values.items()})
 
     def __call__(self, batch: Batch, *names: str, at: Tensor | None = None) -> Tensor:
         return self.compute(batch, names, at)
@@ -79,6 +96,15 @@ class Update:
     number: Tensor  # [] steps taken in this task, this one included
     # whether a period ends for any run that trains together with this one; None: it is alone
     due: Callable[[int], bool] | None = None
+    key: Tensor | None = None  # [] that of the batch: fold a name into it
+    times: tuple[Tensor, ...] = ()  # those of `clock` that follow the number of steps
+    # what `gradient` kept by ``grad.keep(name=value)``
+    kept: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def clock(self) -> Clock:
+        """That of the step's batch."""
+        return Clock(self.number - 1, *self.times)
 
     def every(self, period: int) -> Tensor | None:
         """Whether this step is a multiple of `period`: a mask [], or None if it is for no run.
@@ -333,8 +359,13 @@ class Method:
         """
         return grad(batch)
 
-    def step(self, update: Update, state: State) -> State:
-        """Pure, after the optimiser: the state after an `Update`."""
+    def step(self, update: Update, state: State) -> State | tuple[Tensor, State]:
+        """Pure, after the optimiser: the state after an `Update`.
+
+        Or ``(weights, state)``, to give the weights [P] other values than the optimiser did:
+        projected, clipped, averaged. Entries that must not move keep theirs; the optimiser's own
+        state is not touched.
+        """
         return state
 
     def finish(self, learner: RunLearner, task: Task) -> None:
@@ -486,8 +517,13 @@ def check_networks(method: Method, found: Any) -> MethodNetworks:
     return found
 
 
-def check_state(method: Method, verb: str, state: Any) -> State:
-    """Return what `step` returned; raise unless it is a dict."""
-    if isinstance(state, dict):
-        return state
-    raise bad(f"{type(method).__name__}.{verb}", "a state to be returned, a dict", state)
+def check_step(method: Method, found: Any, vector: Tensor) -> tuple[Tensor | None, State]:
+    """Return the weights, if any, and the state that `step` returned; raise for anything else."""
+    moved, state = found if isinstance(found, tuple) and len(found) == 2 else (None, found)
+    where = f"{type(method).__name__}.step"
+    if not isinstance(state, dict):
+        raise bad(where, "a state to be returned, a dict, or (weights, state)", found)
+    if moved is not None and (not isinstance(moved, Tensor) or moved.shape != vector.shape):
+        got = f"a tensor {tuple(moved.shape)}" if isinstance(moved, Tensor) else moved
+        raise bad(where, f"weights {tuple(vector.shape)} to be returned with the state", got)
+    return moved, state

@@ -116,7 +116,8 @@ class CapturedTrainer(SingleTrainer):
         main, into = tree_map(lambda leaf: leaf[:length], (main, into))
         batch = self._laid.get(length) if self._fetches else None
         batch = batch or self.collate(StepRows(main, key, apart, into))
-        self._apply(self._gradient_function()(batch), into)
+        batch = self.set_time(batch)
+        self._apply(self._gradient_function()(batch), batch.key, into)
         number.add_(1)
 
     def _rate(self) -> float | Tensor | None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from engram import distributed
+from engram import distributed, keys
 from engram.engine.batches import (
     Collator,
     RowAnnouncer,
@@ -30,6 +30,7 @@ from engram.engine.trainers.step import (
     StepTensors,
     TrainingStep,
     is_fusable,
+    make_counters,
     positions,
     sum_over_parts,
 )
@@ -38,6 +39,7 @@ from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.bound_module import BoundNet
 from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet, Net
 from engram.learner.objectives import competing_classes
 from engram.learner.parameter_layout import TrainableSlices
 from engram.methods.method import (
@@ -46,7 +48,7 @@ from engram.methods.method import (
     State,
     Update,
     check_loss_terms,
-    check_state,
+    check_step,
     check_update_direction,
 )
 
@@ -81,8 +83,7 @@ class SingleTrainer(TrainingStep):
         device, dtype = learner.device, learner.vector.dtype
         self.tensors = StepTensors(
             learner.vector, learner.buffers, learner.state, learner.opt,
-            lr=torch.full((), training.lr, device=device, dtype=dtype),
-            taken=torch.zeros((), dtype=torch.long, device=device),
+            torch.full((), training.lr, device=device, dtype=dtype), *make_counters((), device),
         )  # fmt: skip
         self._host_rate = training.lr
         self._rows: StepRows | None = None
@@ -155,7 +156,8 @@ class SingleTrainer(TrainingStep):
             if self._upcoming is not None:
                 self._upcoming(number)
             rows = select_step_unpadded(self._rows, number, self._lengths[number])
-            self._apply(compute(self.collate(rows)), rows.into)
+            batch = self.set_time(self.collate(rows))
+            self._apply(compute(batch), batch.key, rows.into)
             self._count()
 
     def _set_rate(self, rate: float) -> None:
@@ -254,6 +256,7 @@ class SingleTrainer(TrainingStep):
         """Compute the update direction by the method's `gradient`."""
         t, layout = self.tensors, self.learner.networks.layout
         own: list[Gradients] = []  # of the current batch
+        kept: dict[str, Tensor] = {}
         compute = self._loss_gradient()
 
         def of(which: Batch, names: tuple[str, ...], at: Tensor | None) -> Tensor:
@@ -265,10 +268,18 @@ class SingleTrainer(TrainingStep):
                 own.append(found)
             return found.flat  # type: ignore[return-value]
 
-        found = self.method.gradient(Gradient(of, t.vector, layout), batch, t.state)
+        @cache
+        def net() -> Net:
+            return FunctionalNet(
+                self.learner.networks, t.vector, self.net.statistics(), lend=self.net.lend_modules,
+                key=keys.fold(batch.key, "gradient"), real=() if self._padded else (batch.w,),
+            )  # fmt: skip
+
+        grad = Gradient(of, t.vector, layout, lambda vector: net().given(vector), kept)
+        found = self.method.gradient(grad, batch, t.state)
         total = check_update_direction(self.method, found, t.vector, bool(own))
         mine = own[0]
-        return mine._replace(flat=total.clone() if total is mine.data else total)
+        return mine._replace(flat=total.clone() if total is mine.data else total, kept=kept)
 
     @contextmanager
     def _keep_statistics(self, keep: bool) -> Iterator[None]:
@@ -280,10 +291,13 @@ class SingleTrainer(TrainingStep):
             value.copy_(before[name])
         self.net.bind_buffers(buffers)
 
-    def _follow(self, before: Tensor, data: Tensor) -> State:
+    def _follow(
+        self, before: Tensor, data: Tensor, key: Tensor, kept: dict[str, Tensor]
+    ) -> tuple[Tensor | None, State]:
         t = self.tensors
-        update = Update(before, t.vector, data, t.taken, self._is_due)
-        return check_state(self.method, "step", self.method.step(update, t.state))
+        times = (t.began, t.steps, t.epoch_steps, t.lr)
+        update = Update(before, t.vector, data, t.taken, self._is_due, key, times, kept)
+        return check_step(self.method, self.method.step(update, t.state), t.vector)
 
     # -- learner -----------------------------------------------------------------------------------
     def write_back(self) -> None:

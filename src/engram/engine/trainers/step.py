@@ -44,6 +44,9 @@ class StepTensors:
     opt: OptimizerState
     lr: Tensor  # [R?]
     taken: Tensor  # [R?] steps in this task
+    began: Tensor  # [R?] those before this phase
+    steps: Tensor  # [R?] planned steps of the phase
+    epoch_steps: Tensor  # [R?] steps of an epoch
     sums: dict[str, Tensor] = field(default_factory=dict)  # [R?] of loss terms since the last log
     first: dict[str, Tensor] = field(default_factory=dict)  # [R?] loss terms of the first step
     whole: Tensor | None = None  # [R, P] where `vector` is the trained part of it
@@ -85,6 +88,7 @@ class Gradients(NamedTuple):
     terms: Terms  # [R?] of the loss
     buffers: dict[str, Tensor] | None = None  # None: the modules have them
     values: dict[str, Tensor] = NO_VALUES  # [R?, B, ...] what `Method.remember` returned
+    kept: dict[str, Tensor] = NO_VALUES  # [R?, ...] what `Method.gradient` kept for `Method.step`
 
 
 class TrainingStep:
@@ -129,8 +133,10 @@ class TrainingStep:
         """Let go of recordings."""
 
     @abstractmethod
-    def _follow(self, before: Tensor, data: Tensor) -> State:
-        """Return the state after the method's `step`."""
+    def _follow(
+        self, before: Tensor, data: Tensor, key: Tensor, kept: dict[str, Tensor]
+    ) -> tuple[Tensor | None, State]:
+        """Return what the method's `step` makes of the weights, None if nothing, and the state."""
 
     def _places(self, flat: bool) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Return trained weights and moments as the lists of tensors to update."""
@@ -142,10 +148,10 @@ class TrainingStep:
         return None
 
     # -- the step ----------------------------------------------------------------------------------
-    def _apply(self, found: Gradients, into: Any = ()) -> None:
-        """Update weights, averages, the method's state, stored values and sums of losses.
+    def _apply(self, found: Gradients, key: Tensor, into: Any = ()) -> None:
+        """Update weights, the method's state, averages, stored values and sums of losses.
 
-        `into` are the slots of values to remember.
+        `key` [R?] is that of the step, `into` are the slots of values to remember.
         """
         t, training, flat = self.tensors, self.training, found.flat
         alive = self._alive(flat)
@@ -155,12 +161,14 @@ class TrainingStep:
         before = t.vector.clone() if self._follows or alive is not None else None
         self._update(flat, found.parts, before, alive)
         self._restore_frozen_()
-        if training.ema:
-            average_weights_(t.opt, t.vector, training.ema, alive)
         t.taken.add_(1 if alive is None else alive.to(t.taken.dtype))
         if self._follows and before is not None and found.data is not None:
             self._mask_(found.data)
-            t.state = self._assign(t.state, self._follow(before, found.data), alive)
+            moved, state = self._follow(before, found.data, key, found.kept)
+            t.state = self._assign(t.state, state, alive)
+            self._move(moved, alive)
+        if training.ema:
+            average_weights_(t.opt, t.vector, training.ema, alive)
         if found.buffers is not None:
             t.buffers = self._assign(t.buffers, found.buffers, alive)
         if isinstance(into, Tensor):
@@ -211,6 +219,18 @@ class TrainingStep:
         for name, value in old.items():
             mask = alive if value.ndim == alive.ndim else alive.unsqueeze(-1)
             t.opt[name].copy_(torch.where(mask, t.opt[name], value))
+
+    def _move(self, moved: Tensor | None, alive: Tensor | None) -> None:
+        """Give the trained weights the values `moved`, except for frozen entries."""
+        t = self.tensors
+        if moved is None or moved is t.vector:
+            return
+        moved = moved.to(t.vector.dtype)
+        if t.frozen is not None:
+            moved = moved.index_copy(-1, t.frozen, t.vector.index_select(-1, t.frozen))
+        elif t.free is not None:
+            moved = torch.where(t.free, moved, t.vector)
+        t.vector.copy_(moved if alive is None else torch.where(alive[..., None], moved, t.vector))
 
     def _moved_by_optimizer(self) -> dict[str, Tensor]:
         opt = self.tensors.opt
@@ -264,6 +284,15 @@ class TrainingStep:
             return (value.clone() if is_live else value).to(had.dtype)
 
         return tree_map(choose, old, new)
+
+    def set_time(self, batch: Batch) -> Batch:
+        """Return the batch with the time of this step, for `Batch.clock`."""
+        t = self.tensors
+        times = (t.taken, t.began, t.steps, t.epoch_steps, t.lr)
+        if not batch.memory:
+            return batch._replace(times=times)
+        memory = tuple(one._replace(times=times) for one in batch.memory)
+        return batch._replace(memory=memory, times=times)
 
     # -- static choices ----------------------------------------------------------------------------
     def _is_due(self, period: int) -> bool:
@@ -324,8 +353,15 @@ class TrainingStep:
     def count_from(self, before: Sequence[int] | np.ndarray) -> None:
         """Count on from the steps [R] of earlier phases of the task."""
         self._before = np.array(before)
-        taken = torch.as_tensor(self._before + self.counts)
-        self.tensors.taken.copy_(taken.reshape(self.tensors.taken.shape))
+        t = self.tensors
+        t.began.copy_(torch.as_tensor(self._before).reshape(t.began.shape))
+        t.taken.copy_(torch.as_tensor(self._before + self.counts).reshape(t.taken.shape))
+
+    def plan(self, steps: np.ndarray, epoch_steps: np.ndarray) -> None:
+        """Note how many steps [R] the phase and each of its epochs shall have."""
+        t = self.tensors
+        t.steps.copy_(torch.as_tensor(steps).reshape(t.steps.shape))
+        t.epoch_steps.copy_(torch.as_tensor(epoch_steps).reshape(t.steps.shape))
 
     @contextlib.contextmanager
     def scored_weights(self) -> Iterator[None]:
@@ -351,6 +387,15 @@ class TrainingStep:
     def finite(self) -> Tensor:
         """Return [R] whether all weights are finite."""
         return torch.isfinite(self.tensors.vector).all(-1).reshape(-1)
+
+
+def make_counters(
+    shape: tuple[int, ...], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the four counters of steps among `StepTensors`."""
+    zeros = (torch.zeros(shape, dtype=torch.long, device=device) for _ in range(4))
+    taken, began, steps, epoch_steps = zeros
+    return taken, began, steps, epoch_steps
 
 
 # -- pieces of a step ------------------------------------------------------------------------------

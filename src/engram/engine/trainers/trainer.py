@@ -41,6 +41,10 @@ class Trainer(Protocol):
         """Count on from the steps [R] of earlier phases of the task."""
         ...
 
+    def plan(self, steps: np.ndarray, epoch_steps: np.ndarray) -> None:
+        """Note how many steps [R] the phase and each of its epochs shall have."""
+        ...
+
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
         """Take the steps `start` to `stop` of the loaded rows, of runs that are `live` [R, S].
 
