@@ -144,7 +144,7 @@ def bits(key: Key, *shape: int, device: torch.device | str | None = None) -> Ten
         from engram import key_kernels
 
         return key_kernels.bits(key, count).reshape(*key.shape, *shape)
-    return _bits(key, count).reshape(*key.shape, *shape)
+    return _bits(key, count).reshape((*key.shape, *shape))
 
 
 def _bits(key: Tensor, count: int) -> Tensor:

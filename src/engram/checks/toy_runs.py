@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.data.dataset import Data
+from engram.engine.admission import Draws
 from engram.engine.batches import select_step
 from engram.engine.engine import Engine
 from engram.engine.evaluation import test_items
@@ -367,7 +368,8 @@ class TaskStart:
     def batches(self) -> Iterator[Batch]:
         """The batches of all runs, step by step."""
         for step in range(self.rows.live.shape[1]):
-            batch = self.trainer.collate(select_step(self.rows, torch.tensor([step])))
+            rows = self.trainer.draw(select_step(self.rows, torch.tensor([step])))
+            batch = self.trainer.collate(rows)
             yield self.trainer.set_time(batch)
 
     def own_batches(self, run: int = 0) -> Iterator[Batch]:
@@ -433,6 +435,9 @@ def enter_task(
     sampler = build_sampler(learners, method, training)
     rows = sampler.epoch(0)
     trainer = LockstepTrainer(learners, methods, training, slots=sampler.slots)
+    if sampler.admits:
+        drawn = sampler.drawn_rows()
+        trainer.draw_from(Draws(sampler.slots, sampler.draws, *drawn, sampler.pair))
     trainer.load(rows, fixed=False)
     steps = rows.live.sum(1)
     trainer.plan(steps, steps)

@@ -20,10 +20,12 @@ from engram.methods.method import (
     Gradient,
     HostVerb,
     Method,
+    Offer,
     Phase,
     Prologue,
     ReplaySpec,
     RootFile,
+    Slots,
     State,
     Terms,
     Update,
@@ -37,6 +39,7 @@ from engram.streams.stream_outline import StreamOutline
 SINGLE = {
     "replay": "a memory or replay", "gradient": "a gradient", "scores": "scores",
     "remember": "values to remember", "phases": "phases", "prologue": "a prologue",
+    "admit": "a memory that it fills row by row",
 }  # fmt: skip
 
 
@@ -174,6 +177,13 @@ class Join(Method):
         if owner is None:
             return {}
         return self.parts[owner].remember(net, batch, part_state(state, owner))
+
+    def admit(self, row: Offer, memory: Slots, state: State) -> tuple[Tensor, State]:
+        owner = self._owner("admit")
+        if owner is None:
+            return super().admit(row, memory, state)
+        slot, changed = self.parts[owner].admit(row, memory, part_state(state, owner))
+        return slot, {**state, str(owner): changed} if str(owner) in state else state
 
     def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
         owner = self._owner("gradient")

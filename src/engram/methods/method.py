@@ -11,11 +11,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from weakref import WeakSet
 
+import torch
 from torch import Tensor, nn
 
+from engram import keys
 from engram.errors import BadArgument, bad, check_choice, check_fields, check_float, check_int
 from engram.learner.batch import Batch, Clock
 from engram.learner.learner import RunLearner
@@ -35,10 +37,12 @@ __all__ = [
     "Method",
     "MethodNetworks",
     "Network",
+    "Offer",
     "Phase",
     "Prologue",
     "ReplaySpec",
     "RootFile",
+    "Slots",
     "State",
     "Terms",
     "Update",
@@ -123,6 +127,54 @@ class Update:
         return ends if (bool(ends) if self.due is None else self.due(period)) else None
 
 
+class Offer(NamedTuple):
+    """A row that passes by a memory, for `Method.admit`."""
+
+    y: Tensor  # [L] labels as output columns, -1 pads
+    stage: Tensor  # [] its task
+    values: Mapping[str, Tensor]  # [...] what `Method.remember` returned for it
+    key: Tensor  # [] randomness of this decision
+
+    @property
+    def target(self) -> Tensor:
+        """[] the first label."""
+        return self.y[0]
+
+
+class Slots(NamedTuple):
+    """What a memory of M slots holds when a row passes by, for `Method.admit`."""
+
+    y: Tensor  # [M, L] labels as output columns, -1 pads
+    stage: Tensor  # [M] task in which the row was stored
+    values: Mapping[str, Tensor]  # [M, ...] what is stored with the rows
+    used: Tensor  # [M] slots in use, the first ones
+    seen: Tensor  # [] rows that passed by before
+
+    @property
+    def target(self) -> Tensor:
+        """[M] the first label; -1 for free slots."""
+        return torch.where(self.used, self.y[:, 0], -1)
+
+    @property
+    def full(self) -> Tensor:
+        """[] whether every slot is in use."""
+        return self.used.all()
+
+    def draw(self, weights: Tensor, key: keys.Key) -> Tensor:
+        """Draw a slot [] with probability proportional to `weights` [M]; the first if all are 0.
+
+        Examples
+        --------
+        >>> used = torch.tensor([True, True])
+        >>> memory = Slots(torch.tensor([[0], [1]]), torch.zeros(2), {}, used, torch.tensor(2))
+        >>> int(memory.draw(torch.tensor([0.0, 0.5]), torch.tensor(3)))
+        1
+        """
+        total = torch.where(self.used, weights, 0).double().cumsum(0)
+        point = keys.uniform(key).to(total.device) * total[-1]
+        return (total <= point).sum().clamp(max=len(total) - 1) * (total[-1] > 0)
+
+
 @accept_old_names
 @dataclass(frozen=True)
 class ReplaySpec:
@@ -135,9 +187,9 @@ class ReplaySpec:
     same, every row once, with all its labels opened so far. Size 0 means as many rows as the batch
     size, and for ``tasks`` the whole memory.
 
-    ``renew="step"`` updates a reservoir at every step, so that batches also replay earlier rows of
-    the current task; the engine then maintains the exemplars, and ``finish`` need not. With
-    ``separate``, `draws` batches are drawn per step.
+    ``renew="step"`` updates a reservoir at every step, or what `Method.admit` decides, so that
+    batches also replay earlier rows of the current task; the engine then maintains the exemplars,
+    and ``finish`` need not. With ``separate``, `draws` batches are drawn per step.
 
     ``latent=True`` trains only the top of the network, on latents: when the task begins, its rows
     go through the root once, in eval mode, and ``batch.x`` holds latents from then on; those of
@@ -351,6 +403,15 @@ class Method:
         evicted with their exemplar.
         """
         return {}
+
+    def admit(self, row: Offer, memory: Slots, state: State) -> tuple[Tensor, State]:
+        """Pure. The slot [] that a row of the task shall enter, -1 for none, and the state.
+
+        Of replay with ``renew="step"`` and a memory of the policy ``"admit"``: in their first
+        epoch, the rows of a batch pass by one after the other, before the weights move. As long as
+        slots are free, a row that is not refused enters the next of them.
+        """
+        return torch.full_like(row.stage, -1), state
 
     def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
         """Pure. The update direction [P]; ``grad(batch, *names)`` differentiates `loss`.

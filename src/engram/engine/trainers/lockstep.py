@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram import keys
+from engram.engine.admission import HeldRows, admit_rows, hold_exemplars
 from engram.engine.batches import (
     Collator,
     RowAnnouncer,
@@ -176,7 +177,7 @@ class LockstepTrainer(TrainingStep):
         t = self.tensors
         batch, rows = t.batch, None
         if batch is None or self._remembers:
-            rows = self._step_rows()
+            rows = self.draw(self._step_rows())
         if batch is None:
             batch = self.collate(rows)  # type: ignore[arg-type]
         batch = self.set_time(batch)
@@ -184,7 +185,8 @@ class LockstepTrainer(TrainingStep):
             mapped = self.verbs.mapped()(*self._arguments(batch))
         found, made = self.verbs.results(mapped)
         self._teacher_outputs = self._teacher_outputs or made
-        self._apply(found, batch.key, () if rows is None else rows.into)
+        into = () if rows is None else self._fill_memory(rows, batch.key, found.values)
+        self._apply(found, batch.key, into)
         t.number.add_(1)  # type: ignore[union-attr]
 
     def _step_rows(self) -> StepRows:
@@ -202,6 +204,16 @@ class LockstepTrainer(TrainingStep):
         moved, state = self.verbs.after_step(self._is_due, *stacked)
         return (moved if isinstance(moved, Tensor) else None), state
 
+    def _admit(
+        self, rows: StepRows, key: Tensor, values: dict[str, Tensor]
+    ) -> tuple[HeldRows, Tensor, State]:
+        t, passes = self.tensors, rows.passes
+        assert isinstance(passes, Tensor)
+        if t.live is not None:
+            passes = passes & t.live[:, None]
+        tables = {name: table[:, : self._slots] for name, table in self.collate.values.items()}
+        return self.verbs.admit(t.held, tables, rows.main, passes, values, key, t.state, t.hyper)
+
     def _rate(self) -> float | Tensor | None:
         t = self.tensors
         if not self._fused or not is_fusable(self.optimizer, t.vector):
@@ -215,12 +227,15 @@ class LockstepTrainer(TrainingStep):
             first = make_empty_tables(self.learners[0], self.method, rows, self._slots)
             runs = len(self.learners)
             self.collate.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
+        if self._draws is not None and self.tensors.held is None:
+            self.tensors.held = hold_exemplars(self.learners, rows, self._slots)
         self._teacher_outputs, self.verbs.stays = (), False
         places, new = row_tensors(self._rows), row_tensors(rows)
         # recordings remain valid for a shorter last stretch of steps
-        if not shapes_fit(new, places) or not (self.verbs.padded or has_no_padding(rows)):
+        real = has_no_padding(rows) and self._draws is None  # a memory may be empty
+        if not shapes_fit(new, places) or not (self.verbs.padded or real):
             self._rows = clone_rows(rows)
-            self.verbs.padded = not has_no_padding(rows)
+            self.verbs.padded = not real
             self.tensors.batch = None
             self._forget()
         else:
@@ -511,6 +526,16 @@ class MappedVerbs:
         total = check_update_direction(self.method, total, vector, "rest" in own)
         terms, remembered = own["rest"]
         return (own["data"], total), (terms, own["buffers"], remembered, (), kept)
+
+    # -- what enters a memory ----------------------------------------------------------------------
+    def admit(self, *stacked: Any) -> tuple[HeldRows, Tensor, State]:
+        """Return what `admit_rows` returns for all runs; their options come last."""
+
+        def one(*own: Any) -> Any:
+            return admit_rows(replace_values(self.method, own[-1]), *own[:-1])
+
+        found: tuple[HeldRows, Tensor, State] = vmap(one)(*stacked)
+        return found
 
     # -- what follows a step ----------------------------------------------------------------------
     def after_step(

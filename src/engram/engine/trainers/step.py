@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from engram import keys
+from engram.engine.admission import Draws, HeldRows
 from engram.engine.batches import Collator
 from engram.engine.optim import Optimizer, OptimizerState, make_optimizer
 from engram.engine.sampler import StepRows
@@ -27,6 +28,7 @@ from engram.engine.training import PRECISIONS, Training
 from engram.learner.batch import NO_VALUES, Batch
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import pick, stack, tree_map
+from engram.memory import Exemplars
 from engram.methods.method import Method, Phase, State, Terms
 
 
@@ -52,6 +54,7 @@ class StepTensors:
     whole: Tensor | None = None  # [R, P] where `vector` is the trained part of it
     live: Tensor | None = None  # [R] which runs take the step
     hyper: dict[Any, Tensor] = field(default_factory=dict)  # [R] options that differ between runs
+    held: HeldRows | None = None  # what memories hold that their method fills
     number: Tensor | None = None  # [1] of the step among the loaded rows
     frozen: Tensor | None = None  # [F] entries that must not move, if all runs agree
     free: Tensor | None = None  # [R, M] which entries may move, if runs differ
@@ -121,6 +124,7 @@ class TrainingStep:
         self._before = np.array(before or [0] * len(learners))  # [R]
         self.counts = np.zeros(len(learners), dtype=int)  # [R] steps in this phase
         self._now = np.ones(len(learners), dtype=bool)  # [R] which runs take the present step
+        self._draws: Draws | None = None  # from memories that the method fills
         self._periods: set[int] = set()  # that `Update.every` was asked for
         learners[0].networks.objective.was_called = False
 
@@ -142,6 +146,12 @@ class TrainingStep:
         """Return trained weights and moments as the lists of tensors to update."""
         t = self.tensors
         return [t.vector], [t.opt["m"]], [t.opt["v"]] if "v" in t.opt else []
+
+    @abstractmethod
+    def _admit(
+        self, rows: StepRows, key: Tensor, values: dict[str, Tensor]
+    ) -> tuple[HeldRows, Tensor, State]:
+        """Return what `admit_rows` returns for the rows of a step."""
 
     def _rate(self) -> float | Tensor | None:
         """Return the learning rate, if one fused update with it serves all runs."""
@@ -178,6 +188,34 @@ class TrainingStep:
             if name not in t.sums:
                 t.sums[name] = torch.zeros_like(term)
             t.sums[name].add_(term if t.live is None else torch.where(t.live, term, 0.0))
+
+    # -- memories that the method fills ------------------------------------------------------------
+    def draw_from(self, draws: Draws) -> None:
+        """Let every step draw from memories which the method fills."""
+        self._draws = draws
+
+    def draw(self, rows: StepRows) -> StepRows:
+        """Return the rows of a step with those that it draws from such a memory."""
+        if self._draws is None or self.tensors.held is None:
+            return rows
+        return self._draws(rows, self.tensors.held)
+
+    def _fill_memory(self, rows: StepRows, key: Tensor, values: dict[str, Tensor]) -> Any:
+        """Offer the rows of a step to the memory; returns the slots that they entered."""
+        t = self.tensors
+        if self._draws is None:
+            return rows.into
+        held, into, state = self._admit(rows, key, values)
+        t.held = self._assign(t.held, held, None)
+        t.state = self._assign(t.state, state, None)
+        return into
+
+    def held_exemplars(self, run: int) -> Exemplars:
+        """Return what the memory of a run holds that its method fills."""
+        held = self.tensors.held
+        if held is None:
+            raise ValueError("load rows before asking what a memory holds")
+        return (HeldRows(*pick(held, run)) if held.filled.ndim else held).exemplars()
 
     def _precision(self) -> Any:
         """Return the context in which a loss is computed."""
@@ -335,7 +373,8 @@ class TrainingStep:
 
     def _saved(self) -> dict[str, Any]:
         t = self.tensors
-        return {"sums": t.sums, "first": t.first, "values": self.collate.values}
+        held = {} if t.held is None else {"held": t.held}
+        return {"sums": t.sums, "first": t.first, "values": self.collate.values, **held}
 
     def state_dict(self, run: int) -> dict[str, Any]:
         """Return what an interrupted run needs besides its learner."""
@@ -347,6 +386,7 @@ class TrainingStep:
         saved = stack(states) if self.tensors.taken.ndim else states[0]
         t = self.tensors
         t.sums, t.first, self.collate.values = saved["sums"], saved["first"], saved["values"]
+        t.held = HeldRows.from_tree(saved["held"]) if "held" in saved else None
         self.counts = np.array(steps, dtype=int)
         self.count_from(self._before)
 
