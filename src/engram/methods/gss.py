@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +23,8 @@ UNLIKE = 1.0  # likeness of orthogonal gradients, and of a row that is compared 
 def row_gradients(net: Net, batch: Batch) -> Tensor:
     """Compute the gradients [B, P] of the training objective, each of one row, by the weights."""
     weights = net.weights.detach()
-    rows = Batch._make([*(leaf.unsqueeze(1) for leaf in batch.per_row), *batch.shared])
-    axes = Batch._make([*[0] * len(batch.per_row), *[None] * len(batch.shared)])
+    rows = Batch(*(leaf.unsqueeze(1) for leaf in batch.per_row), *batch.shared)
+    axes: Any = Batch(*[0] * len(batch.per_row), *[None] * len(batch.shared))  # type: ignore[arg-type]
 
     def one(row: Batch) -> Tensor:
         found: Tensor = differentiate(lambda vector: net.given(vector).task(row))(weights)
