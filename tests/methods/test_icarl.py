@@ -71,7 +71,8 @@ def test_nearest_mean() -> None:
     assert got == pytest.approx([0.429311, 0.507969], abs=1e-5)
     plain = torch.stack([features[:2].mean(0), features[2:].mean(0)])
     assert (x - plain).norm(dim=1).tolist() == pytest.approx([0.970824, 0.970824], abs=1e-5)
-    scores = ICaRL().scores(Output(x, torch.zeros(1, 3)), {"means": means, "valid": valid})[0]
+    state, told = {"means": means, "valid": valid}, torch.tensor(-1)
+    scores = ICaRL().answer(lambda x: Output(x, torch.zeros(1, 3)), x, state, told).logits[0]
     assert scores.argmax() == 0
     assert (scores[0] - scores[1]).item() == pytest.approx(0.507969 - 0.429311, abs=1e-5)
     assert scores[2].item() == pytest.approx(

@@ -49,6 +49,7 @@ METHOD_CHECKS: tuple[Check, ...] = (
     equality_rules.check_step_is_pure,
     equality_rules.check_step_waits_for_each_run,
     equality_rules.check_scores_row_by_row,
+    equality_rules.check_the_task_stays_unknown,
     equality_rules.check_maps_without_host_decisions,
     equality_rules.check_lockstep_is_the_loop,
     equality_rules.check_lockstep_with_batch_norm,

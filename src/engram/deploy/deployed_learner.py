@@ -192,9 +192,12 @@ class Learner(Estimator):
             now.detectors.update(key_detectors([detector]))
         return now.novelty(x, key, task)
 
-    def features(self, x: Any) -> Array:
-        """Compute features, the inputs of the last layer, [n, F]."""
-        return self._now.features(x)
+    def features(self, x: Any, *, task: int | None = None) -> Array:
+        """Compute features, the inputs of the last layer, [n, F].
+
+        `task` is needed where the answers of the method depend on it.
+        """
+        return self._now.features(x, task)
 
     @property
     def tasks(self) -> int:

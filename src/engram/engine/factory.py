@@ -19,7 +19,7 @@ from engram.learner.learner import RunLearner
 from engram.learner.objectives import Objective
 from engram.learner.parameter_layout import Networks, network_modules, network_settings
 from engram.learner.structural_key import ByIdentity, structural_key
-from engram.methods.method import RootFile, check_networks
+from engram.methods.method import RootFile, check_networks, tells_task
 from engram.models.adapter import adapt
 from engram.models.build import build
 from engram.models.classifier import Classifier, Encoder
@@ -66,6 +66,8 @@ class LearnerFactory:
             seed=run.seed,
             scope=run.scope,
             reads=run.method.reads,
+            answer=run.method.answer if run.method.implements("answer") else None,
+            tells_task=tells_task(run.method, run.stream.head),
         )
 
     def feed(self, run: Run) -> Feed:

@@ -177,6 +177,7 @@ class Networks:
         self.main_buffers = [name for name in self.buffer_names if name.startswith("net.")]
         traits = read_traits(networks["net"])
         self.class_rows = [f"net.{name}" for name in traits.class_rows]
+        self.classes = int(getattr(networks["net"], "classes", 0))  # output columns
         # memory order of a sample's axes that the main network prefers; None: as stored
         self.sample_axes = traits.sample_axes
         self.splits = traits.splits  # whether the main network consists of a root and a top

@@ -171,14 +171,15 @@ class ICaRL(Method):
             means, valid = class_means(features, columns, len(learner.opened))
             learner.state = {"means": means.to(learner.device), "valid": valid.to(learner.device)}
 
-    def scores(self, output: Output, state: State) -> Tensor:
+    def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
+        output = net(x)
         if "means" not in state:
-            return output.logits
+            return output
         distance = torch.where(
             state["valid"], mean_distances(output.features, state["means"]), NO_MEAN_DISTANCE
         )
         # the nearest mean scores 0, so that near ties are not lost in half precision
-        return distance.amin(-1, keepdim=True) - distance
+        return output._replace(logits=distance.amin(-1, keepdim=True) - distance)
 
 
 @torch.no_grad()

@@ -51,8 +51,9 @@ class Chance(Probe):
         opening = np.stack([one.opening for one in items])  # [R, C]
         opened = np.stack([(opening <= k).sum(1) for k in tasks], axis=1)
         visible = np.stack([one.visible for one in items])  # [R, T, C]
-        rows.add("chance", 1 / opened, task=tasks, head="single")
-        rows.add("chance", 1 / visible.sum(2), task=tasks, head="multi")
+        competing = {"single": opened, "multi": visible.sum(2)}
+        for head in items[0].heads:
+            rows.add("chance", 1 / competing[head], task=tasks, head=head)
         return rows
 
 
@@ -112,7 +113,7 @@ class Curve(Probe):
         one = view.members[run]
         scores = one.curve[number][1]
         # before an interruption another version may have scored the tasks to come, too
-        items = EvaluationItems.of_stream(one.stream).first(min(len(scores), len(one.items)))
+        items = one.items.first(min(len(scores), len(one.items)))
         predicted = decide_predictions(scores[: len(items)], items, stage=view.stage, head=head)
         return task_figure(
             predicted, items, stage=view.stage, figure=figure_of(items), average=self.average
