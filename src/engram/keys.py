@@ -12,12 +12,15 @@ import importlib.util
 import math
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch._C import _len_torch_dispatch_stack
 from torch._C._functorch import maybe_current_level
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 Key = int | Tensor
@@ -103,10 +106,17 @@ def fold_each(key: Key, *names: str, device: torch.device | str | None = None) -
     return torch.as_tensor(found)
 
 
+@contextmanager
+def _outside_transforms() -> Iterator[None]:
+    """Make a tensor that is cached outside of tracing, mapping and differentiation around it."""
+    with _disable_current_modes(), temporarily_clear_interpreter_stack():
+        yield
+
+
 @lru_cache(maxsize=64)
 def _name_numbers(names: tuple[str, ...], device: torch.device) -> Tensor:
     """Return what `fold` adds for names; cached, since a copy from the host cannot be captured."""
-    with _disable_current_modes():
+    with _outside_transforms():
         numbers = torch.tensor([zlib.crc32(name.encode()) for name in names], device=device)
     if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
         torch.cuda.current_stream(device).synchronize()  # any stream may read it from now on
@@ -117,9 +127,9 @@ def _name_numbers(names: tuple[str, ...], device: torch.device) -> Tensor:
 def _counter(count: int, device: torch.device) -> Tensor:
     """Return 1 to `count` times the step; cached, since compilers multiply an arange in 32 bits.
 
-    Created outside of any tracing, because a fake tensor must not be cached.
+    A tensor of a level of differentiation that has ended could not be used again.
     """
-    with _disable_current_modes():
+    with _outside_transforms():
         counter = torch.arange(1, count + 1, device=device) * _STEP
     if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
         torch.cuda.current_stream(device).synchronize()  # any stream may read it from now on
@@ -134,7 +144,7 @@ def bits(key: Key, *shape: int, device: torch.device | str | None = None) -> Ten
         from engram import key_kernels
 
         return key_kernels.bits(key, count).reshape(*key.shape, *shape)
-    return _bits(key, count).reshape(*key.shape, *shape)
+    return _bits(key, count).reshape((*key.shape, *shape))
 
 
 def _bits(key: Tensor, count: int) -> Tensor:

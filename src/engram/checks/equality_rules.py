@@ -54,7 +54,7 @@ from engram.learner.structural_key import structural_key
 from engram.learner.tensor_tree import leaves, tree_map
 from engram.methods.finetune import Finetune
 from engram.methods.join import Join
-from engram.methods.method import Method, Update
+from engram.methods.method import Method, check_step
 from engram.streams import Stream, class_incremental
 
 TOO_STRONG_HINT = "lower its strengths: the runs of this check explode (SGD, learning rate 0.02)"
@@ -290,24 +290,22 @@ def _require_valid_terms(terms: Any) -> None:
 
 
 def check_step_is_pure(method: Method) -> None:
-    """`step` returns a new state of the same shape and modifies nothing."""
+    """`step` returns new weights and states of the same shapes and modifies nothing."""
     if not method.implements("step"):
         raise DoesNotApply("no step of its own")
     at = enter_task(shrink_settings(method))
     learner = at.learners[0]
-    before, grad = learner.vector, torch.linspace(-1, 1, len(learner.vector), dtype=torch.float64)
-    after = before - 0.01 * grad
-    tree = (before, after, grad, learner.state)
-    kept = tree_map(torch.clone, tree)
     never_or_always: tuple[Callable[[int], bool], ...] = (lambda _: False, lambda _: True)
     for number, due in zip((1, 0), never_or_always, strict=True):  # 0 ends every period
-        update = Update(before, after, grad, torch.tensor(number), due)
-        drawn = random_states()
+        update = at.update(number, due)
+        given = (update.before, update.after, update.grad, dict(update.kept), learner.state)
+        kept, drawn = tree_map(torch.clone, given), random_states()
         first, second = (at.method.step(update, learner.state) for _ in range(2))
-        require(trees_equal(tree, kept), "step modifies its inputs: return {**state, name: new}")
+        require(trees_equal(given, kept), "step modifies its inputs: return {**state, name: new}")
         require(random_states() == drawn, "step uses a global generator")
         require(trees_equal(first, second), "step gives other states for the same inputs")
-        shape = [leaf.shape for leaf in leaves(first)] == [leaf.shape for leaf in leaves(kept[3])]
+        _, state = check_step(at.method, first, update.after)
+        shape = [leaf.shape for leaf in leaves(state)] == [leaf.shape for leaf in leaves(kept[-1])]
         require(shape, "step must return a state with the keys and shapes it was given")
 
 
@@ -322,14 +320,10 @@ def check_step_waits_for_each_run(method: Method) -> None:
         asked.append(period)
         return True
 
-    vector = learner.vector
-    grad = torch.linspace(-1, 1, len(vector), dtype=vector.dtype)
-    tree = vector, vector - 0.01 * grad, grad
-    number = torch.tensor(1)
-    beside = at.method.step(Update(*tree, number, note), learner.state)
+    beside = at.method.step(at.update(1, note), learner.state)
     if not any(period > 1 for period in asked):
         raise DoesNotApply("no period of its own")
-    alone = at.method.step(Update(*tree, number, lambda period: period == 1), learner.state)
+    alone = at.method.step(at.update(1, lambda period: period == 1), learner.state)
     require(
         trees_equal(beside, alone),
         "step changes the state where a period ends for another run only: update.every(n) is a "
@@ -405,8 +399,9 @@ def check_maps_without_host_decisions(method: Method) -> None:
         if at.method.implements("step"):
             assert found.flat is not None and found.data is not None  # noqa: PT018
             after = vector - found.flat
-            stacked = vector, after, found.data, t.taken, state, t.hyper
-            state = trainer.verbs.after_step(lambda _: True, *stacked)
+            weights = vector, after, found.data, t.taken
+            beside = batch.key, batch.times[1:], found.kept
+            state = trainer.verbs.after_step(lambda _: True, weights, beside, state, t.hyper)
         return found.flat, found.terms, state
 
     inputs = (trainer.tensors.vector, trainer.tensors.buffers, trainer.tensors.state, at.batch)

@@ -135,7 +135,7 @@ def _depends_on_padding(method: Method, kind: str) -> bool:
     learner, batch = at.learners[0], next(at.own_batches())
     behind = [torch.cat([leaf, leaf[:PADDING_ROWS]]) for leaf in batch.per_row]
     values = {k: torch.cat([leaf, leaf[:PADDING_ROWS]]) for k, leaf in batch.values.items()}
-    longer = Batch._make([*behind, *batch.shared, batch.memory, values])
+    longer = Batch._make([*behind, *batch.shared, batch.memory, values, batch.times])
     rows = torch.arange(len(longer.w)) < len(batch.w)
     shift = (~rows).reshape(-1, *[1] * (batch.x.ndim - 1)).to(batch.x.dtype)
     longer = longer._replace(x=longer.x + shift, w=torch.where(rows, longer.w, 0.0))

@@ -40,7 +40,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import flatten, tree_map, tree_shapes
 from engram.memory import Exemplars
-from engram.methods.method import Gradient, Method
+from engram.methods.method import Method
 from engram.streams import Stream, Task, class_incremental
 
 
@@ -189,16 +189,7 @@ def _update_uses_memory(at: Any, batch: Batch) -> bool:
     asked: list[Batch] = []
 
     def update(which: Batch) -> Tensor:
-        def of(one: Batch, names: tuple[str, ...], elsewhere: Tensor | None) -> Tensor:
-            asked.append(one)
-            weights = at.learners[0].vector if elsewhere is None else elsewhere
-            weights = weights.clone().requires_grad_(True)
-            terms = at.method.loss(at.net(one, vector=weights), one, at.learners[0].state)
-            total = sum(t for name, t in terms.items() if not names or name in names)
-            found: Tensor = torch.autograd.grad(torch.as_tensor(total), weights)[0]
-            return found
-
-        grad = Gradient(of, at.learners[0].vector, at.learners[0].layout)
+        grad = at.gradient(which, asked.append)
         answer: Tensor = at.method.gradient(grad, which, at.learners[0].state)
         return answer
 

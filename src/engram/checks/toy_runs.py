@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.data.dataset import Data
+from engram.engine.admission import Draws
 from engram.engine.batches import select_step
 from engram.engine.engine import Engine
 from engram.engine.evaluation import test_items
@@ -36,7 +37,7 @@ from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import leaves, tree_map
 from engram.memory import Exemplars, Memory
 from engram.methods.join import Join
-from engram.methods.method import Method, Phase, Prologue
+from engram.methods.method import Gradient, Method, Phase, Prologue, Update
 from engram.per_run import per_run_fields
 from engram.records.stage_result import StageResult
 from engram.streams import Stream, class_incremental
@@ -379,7 +380,9 @@ class TaskStart:
     def batches(self) -> Iterator[Batch]:
         """The batches of all runs, step by step."""
         for step in range(self.rows.live.shape[1]):
-            yield self.trainer.collate(select_step(self.rows, torch.tensor([step])))
+            rows = self.trainer.draw(select_step(self.rows, torch.tensor([step])))
+            batch = self.trainer.collate(rows)
+            yield self.trainer.set_time(batch)
 
     def own_batches(self, run: int = 0) -> Iterator[Batch]:
         """The batches of one run."""
@@ -394,6 +397,33 @@ class TaskStart:
         if one.latents:
             net.main = "net.top"
         return net
+
+    def gradient(self, batch: Batch, note: Callable[[Batch], None] = lambda _: None) -> Gradient:
+        """What a `gradient` of the first run is given; `note` sees the batches it asks for."""
+        one = self.learners[0]
+
+        def of(which: Batch, names: tuple[str, ...], elsewhere: Tensor | None) -> Tensor:
+            note(which)
+            weights = one.vector if elsewhere is None else elsewhere
+            weights = weights.clone().requires_grad_(True)
+            terms = self.method.loss(self.net(which, vector=weights), which, one.state)
+            total = sum(t for name, t in terms.items() if not names or name in names)
+            found: Tensor = torch.autograd.grad(torch.as_tensor(total), weights)[0]
+            return found
+
+        return Gradient(of, one.vector, one.layout, lambda vector: self.net(batch, vector=vector))
+
+    def update(self, number: int, due: Callable[[int], bool]) -> Update:
+        """An update of the first run, as a `Method.step` is given it."""
+        batch, before = next(self.own_batches()), self.learners[0].vector
+        asked = self.gradient(batch)
+        if self.method.implements("gradient"):
+            self.method.gradient(asked, batch, self.learners[0].state)
+        grad = torch.linspace(-1, 1, len(before), dtype=before.dtype)
+        at = torch.tensor(number)
+        return Update(
+            before, before - 0.01 * grad, grad, at, due, batch.key, batch.times[1:], asked.kept
+        )
 
 
 def enter_task(
@@ -417,7 +447,12 @@ def enter_task(
     sampler = build_sampler(learners, method, training)
     rows = sampler.epoch(0)
     trainer = LockstepTrainer(learners, methods, training, slots=sampler.slots)
+    if sampler.admits:
+        drawn = sampler.drawn_rows()
+        trainer.draw_from(Draws(sampler.slots, sampler.draws, *drawn, sampler.pair))
     trainer.load(rows, fixed=False)
+    steps = rows.live.sum(1)
+    trainer.plan(steps, steps)
     return TaskStart(method, learners, trainer, rows)
 
 

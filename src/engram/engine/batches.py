@@ -107,7 +107,8 @@ def select_step_unpadded(rows: StepRows, step: int, length: int) -> StepRows:
     main = TrainingRows(*(leaf[0, step, :length] for leaf in rows.main))
     apart = tuple(TrainingRows(*(leaf[0, step] for leaf in part)) for part in rows.apart)
     into = rows.into[0, step, :length] if isinstance(rows.into, Tensor) else ()
-    return StepRows(main, rows.key[0, step], apart, into)
+    passes = rows.passes[0, step, :length] if isinstance(rows.passes, Tensor) else ()
+    return StepRows(main, rows.key[0, step], apart, into, passes)
 
 
 class RowAnnouncer:

@@ -216,7 +216,7 @@ def _batches(
     return Batch._make([
         *(leaf.reshape(runs, groups, size, *leaf.shape[2:]) for leaf in parts),
         opened[:, None].expand(-1, groups, -1), now[:, None].expand(-1, groups), key,
-        (), NO_VALUES,
+        (), NO_VALUES, (),
     ])  # fmt: skip
 
 

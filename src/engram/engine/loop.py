@@ -13,6 +13,7 @@ import torch
 
 from engram.distributed import LostRank
 from engram.engine import backend, host_verbs
+from engram.engine.admission import Draws
 from engram.engine.checkpoints import (
     Checkpointer,
     ResumePoint,
@@ -166,6 +167,11 @@ class PhaseTraining:
             learners, methods, training, mapped=mapped, capture=capture, compile=compile,
             slots=self.sampler.slots, phase=phase.name,
         )  # fmt: skip
+        if self.sampler.admits:
+            drawn = self.sampler.drawn_rows()
+            self.trainer.draw_from(
+                Draws(self.sampler.slots, self.sampler.draws, *drawn, self.sampler.pair)
+            )
         own = rates and not phase.lr  # a phase may set one rate for all
         self.schedule = Schedule(training, len(learners), np.array(rates) if own else None)
         self.best = BestEpoch(learners) if training.restore_best else None
@@ -198,6 +204,8 @@ class PhaseTraining:
         if not self._loaded:
             own = self._present.sum(1) * self._epochs
             self.schedule.totals[:] = self.iterations or own
+            each = self.sampler.full_batches if self.iterations else self._present.sum(1)
+            self.trainer.plan(self.schedule.totals, each)
         self._loaded = True
         self.live = self._present & self.schedule.active[:, None]
 
@@ -252,7 +260,11 @@ class PhaseTraining:
             self.best.restore()
         if self.sampler.slots:
             for r, one in enumerate(self.learners):
-                one.exemplars = self.sampler.reservoir_after(r, one.exemplars)
+                one.exemplars = (
+                    self.trainer.held_exemplars(r)
+                    if self.sampler.admits
+                    else self.sampler.reservoir_after(r, one.exemplars)
+                )
                 one.values = self.trainer.remembered(r, len(one.exemplars))
 
 

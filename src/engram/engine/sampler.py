@@ -38,6 +38,7 @@ class StepRows(NamedTuple):
     key: Tensor  # [R?, S?] random key of the step
     apart: tuple[TrainingRows, ...] = ()  # separate memory batches
     into: Tensor | tuple[()] = ()  # [R?, S?, B] slot that a row of the main batch enters, or -1
+    passes: Tensor | tuple[()] = ()  # [R?, S?, B] whether a row is offered to `Method.admit`
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -67,7 +68,10 @@ class Sampler:
         dtype: torch.dtype,
         reservoir: Reservoir | None = None,
         iterations: int = 0,
+        admits: int = 0,
+        draws: int = 1,
     ) -> None:
+        self.admits, self.draws = admits, draws  # slots of a memory that the method fills
         self.main, self.memory, self.stage = main, list(memory), stage
         self._real = main.real  # [R]
         self.device, self.dtype, self.incomplete_batch, self.pair = (
@@ -110,8 +114,13 @@ class Sampler:
 
     @property
     def slots(self) -> int:
-        """Number of slots of a reservoir updated in every step, 0 for other memories."""
-        return 0 if self.reservoir is None else self.reservoir.slots
+        """Number of slots of a memory that is renewed with every step, 0 for others."""
+        return self.admits if self.reservoir is None else self.reservoir.slots
+
+    def drawn_rows(self) -> tuple[int, Tensor]:
+        """Return the number of memory rows drawn per step, and how many [R] each run uses."""
+        size, wanted = self._wanted()
+        return size, wanted.sum(-1)[:, 0]
 
     def reservoir_after(self, run: int, before_task: Exemplars) -> Exemplars:
         """Return the reservoir of a run after the task, given its exemplars before it."""
@@ -132,7 +141,8 @@ class Sampler:
     def fixed(self) -> bool:
         """Whether every epoch has exactly the same rows."""
         drawn = bool(self.memory) and bool(self.memory_size)
-        return self.whole and not drawn and self.reservoir is None and not self.total
+        changes = self.reservoir is not None or bool(self.admits)
+        return self.whole and not drawn and not changes and not self.total
 
     def reseed_rows(self, rows: StepRows, epoch: int) -> StepRows:
         """Return the rows of a fixed epoch with the keys of another epoch."""
@@ -141,6 +151,11 @@ class Sampler:
             epochs = torch.arange(EPOCHS_AHEAD, device=self.device) + part * EPOCHS_AHEAD
             self._keys = part, keys.fold(self.seeds[:, None], "step", self.stage, epochs, 0)
         return rows._replace(key=self._keys[1][:, place : place + 1])  # type: ignore[index]
+
+    @property
+    def full_batches(self) -> np.ndarray:
+        """[R] steps of an epoch among iterations, which have full batches only."""
+        return np.asarray(torch.clamp(self._real // self.batch, min=1).cpu().numpy())
 
     @property
     def steps_per_epoch(self) -> int:
@@ -196,18 +211,20 @@ class Sampler:
         key = keys.fold(self.seeds[:, None], "step", self.stage, epochs, inside)  # [R, S]
         main = self._choose(self.main, index, real)
         into: Tensor | tuple[()] = ()
+        # rows pass by once, in the first epoch
+        passes = real & (epochs == 0)[..., None]
+        if self.admits:
+            return StepRows(main, key, passes=passes & (main.y[..., 0] >= 0))  # type: ignore[arg-type]
         if self.reservoir is None:
             apart = tuple(self._memory_batch(t, key, j) for j, t in enumerate(self.memory))
         else:
-            # rows pass by once, in the first epoch
-            passes = real & (epochs == 0)[..., None]
             now = self.reservoir
             some = bool(passes.any())
             held = now.insert(index, passes) if some else now.unchanged(*index.shape[1:])
             apart = tuple(self._reservoir_batch(held, key, j) for j in range(now.draws))
             into = held.into
         if self.pair and apart:
-            main, into = _join_memory_rows(apart[0], main, into)
+            main, into = join_memory_rows(apart[0], main, into)
             apart = ()
         return StepRows(main, key, apart, into)  # type: ignore[arg-type]
 
@@ -253,20 +270,22 @@ class Sampler:
         return found._replace(w=real.to(self.dtype) * found.w.to(self.dtype))
 
 
-def _join_memory_rows(
-    memory: TrainingRows, main: TrainingRows, into: Tensor | tuple[()]
+def join_memory_rows(
+    memory: TrainingRows, main: TrainingRows, beside: Tensor | tuple[()]
 ) -> tuple[TrainingRows, Tensor | tuple[()]]:
     """Join memory rows and rows of the task, with all padding at the end.
 
-    Then a short last batch is a prefix, and a row has the same position as in a single run.
+    `beside` are slots or a mask of the rows of the task: -1 or False for those of the memory. Then
+    a short last batch is a prefix, and a row has the same position as in a single run.
     """
     there = main.w.amax(-1, keepdim=True)  # [R, S, 1] whether the run takes this step
     memory = memory._replace(w=memory.w * there)
     joined = memory.join(main)
     front = (joined.w == 0).to(torch.uint8).argsort(dim=-1, stable=True)  # [R, S, B]
-    if isinstance(into, Tensor):
-        into = torch.cat([torch.full_like(memory.slot, -1), into], 2).gather(2, front)
-    return joined.gather(front), into
+    if isinstance(beside, Tensor):
+        none = beside.new_full(memory.slot.shape, False if beside.dtype == torch.bool else -1)
+        beside = torch.cat([none, beside], -1).gather(-1, front)
+    return joined.gather(front), beside
 
 
 def pad_runs(
@@ -406,7 +425,10 @@ def build_sampler(
     seeds, reservoir = [one.seed for one in learners], None
     if number:  # another phase draws otherwise
         seeds = [int(keys.fold(seed, "phase", number)) for seed in seeds]
-    if replay.renew == "step":
+    admits = 0
+    if replay.renew == "step" and method.implements("admit"):
+        admits, memory, size = _count_slots(learners[0], method), [], replay.size or SIZE_OF_BATCH
+    elif replay.renew == "step":
         size = replay.size or SIZE_OF_BATCH
         seen = torch.tensor([one.exemplars.seen for one in learners], device=device)
         own = torch.tensor([one.seed for one in learners], device=device)
@@ -415,8 +437,20 @@ def build_sampler(
         main, memory, seeds=seeds, stage=stage, reservoir=reservoir,
         batch_size=training.rows_per_step, incomplete_batch=training.incomplete_batch,
         pair=replay.kind == "pair", memory_size=size, dtype=learners[0].feed.dtype,
-        iterations=training.length(stage)[1],
+        iterations=training.length(stage)[1], admits=admits, draws=replay.draws,
     )  # fmt: skip
+
+
+def _count_slots(learner: RunLearner, method: Method) -> int:
+    """Return the slots of a memory that the method fills row by row; raise if it cannot."""
+    name, memory = type(method).__name__, method.memory
+    if memory is None or memory.policy != "admit":
+        wanted = f"the policy 'admit' for {name}, as in Memory(total=500, policy='admit'), because"
+        raise bad("memory", f"{wanted} the method has a verb admit", memory)
+    if not learner.feed.on_device:
+        wanted = f"'task' for {name} where rows stay on disk: which ones a step draws is known to"
+        raise bad("replay.renew", f"{wanted} the device alone", "step")
+    return memory.total or 0
 
 
 def _task_items(learner: RunLearner, replay: ReplaySpec, stage: int) -> TrainingRows:

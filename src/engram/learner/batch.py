@@ -10,9 +10,43 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from engram.errors import BadArgument, bad
 from engram.streams.stream import Stream
 
 NO_VALUES: dict[str, Tensor] = {}  # shared by all batches: never write into it
+
+
+class Clock(NamedTuple):
+    """Where a training step stands, as tensors [] of one run: for arithmetic, never for an `if`.
+
+    Examples
+    --------
+    >>> times = (torch.tensor(number) for number in (12, 8, 20, 5))
+    >>> clock = Clock(*times, lr=torch.tensor(0.1))  # the fifth step of a phase of 20
+    >>> int(clock.step), round(float(clock.progress), 3), float(clock.epoch_progress)
+    (4, 0.211, 1.0)
+    """
+
+    taken: Tensor  # [] steps of the task before this one
+    began: Tensor  # [] steps of the task before this phase
+    steps: Tensor  # [] steps of the phase, as planned: validation may end it earlier
+    epoch_steps: Tensor  # [] steps of an epoch
+    lr: Tensor  # [] learning rate of this step
+
+    @property
+    def step(self) -> Tensor:
+        """[] steps of the phase before this one."""
+        return self.taken - self.began
+
+    @property
+    def progress(self) -> Tensor:
+        """[] from 0 in the first step of the phase to 1 in the last one."""
+        return self.step / (self.steps - 1).clamp(min=1)
+
+    @property
+    def epoch_progress(self) -> Tensor:
+        """[] from 0 in the first step of an epoch to 1 in the last one."""
+        return (self.step % self.epoch_steps) / (self.epoch_steps - 1).clamp(min=1)
 
 
 class Batch(NamedTuple):
@@ -34,19 +68,45 @@ class Batch(NamedTuple):
     memory: tuple[Batch, ...] = ()  # separate batches of memory rows (A-GEM, GEM)
     # [B, ...] what `Method.remember` stored with memory rows, 0 for other rows
     values: Mapping[str, Tensor] = NO_VALUES
+    times: tuple[Tensor, ...] = ()  # those of `clock`; none outside of training steps
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Batch:
         """Apply `f` to every tensor, those of separate memory batches included."""
         memory = tuple(batch.map(f) for batch in self.memory)
         values = {name: f(value) for name, value in self.values.items()}
-        return Batch._make([*map(f, (*self.per_row, *self.shared)), memory, values])
+        times = tuple(map(f, self.times))
+        return Batch._make([*map(f, (*self.per_row, *self.shared)), memory, values, times])
 
     def select(self, rows: slice | Tensor) -> Batch:
         """Return some of the rows, of separate memory batches as well."""
         memory = tuple(batch.select(rows) for batch in self.memory)
         values = {name: value[rows] for name, value in self.values.items()}
         own = [value[rows] for value in self.per_row]
-        return Batch._make([*own, *self.shared, memory, values])
+        return Batch._make([*own, *self.shared, memory, values, self.times])
+
+    def join(self, other: Batch) -> Batch:
+        """Append the rows of `other`; key, time and separate memory batches stay those of this one.
+
+        Examples
+        --------
+        >>> rows, none = torch.arange(3.0), torch.zeros(0)
+        >>> batch = Batch(*[rows] * 7, *[none] * 3, values={"logits": rows})
+        >>> both = batch.join(batch.select(slice(1)))
+        >>> both.x.tolist(), both.values["logits"].tolist()
+        ([0.0, 1.0, 2.0, 0.0], [0.0, 1.0, 2.0, 0.0])
+        """
+        if self.values.keys() != other.values.keys():
+            raise bad("other", f"rows with the values {sorted(self.values)}", sorted(other.values))
+        own = [torch.cat(pair) for pair in zip(self.per_row, other.per_row, strict=True)]
+        values = {name: torch.cat([one, other.values[name]]) for name, one in self.values.items()}
+        return Batch._make([*own, *self.shared, self.memory, values, self.times])
+
+    @property
+    def clock(self) -> Clock:
+        """Number, learning rate and progress of the training step."""
+        if not self.times:
+            raise BadArgument("batch.clock: expected a batch of a training step, got one of a host")
+        return Clock(*self.times)
 
     @property
     def per_row(self) -> tuple[Tensor, ...]:

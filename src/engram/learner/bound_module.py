@@ -32,7 +32,7 @@ class BoundNet(Net):
         channels_last: bool = False, frozen: Collection[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(networks, None)
-        self.weights = vector
+        self._weights = vector
         views = networks.layout(vector)
         own = dict(networks.train.named_parameters())
         self._params = Views((name, own[name]) for name in networks.layout.shapes)
@@ -60,7 +60,7 @@ class BoundNet(Net):
         try:
             yield
         finally:
-            self._bind_weights(self.weights)
+            self._bind_weights(self._weights)
 
     def _bind_weights(self, vector: Tensor) -> None:
         """Make the parameters views of a vector, or copies of it in another memory format."""
@@ -97,6 +97,19 @@ class BoundNet(Net):
     def vector(self) -> Tensor:
         self.touched = True
         return self._leaf
+
+    @property
+    def weights(self) -> Tensor:
+        return torch.cat([one.reshape(-1) for one in self.params.values()])
+
+    @contextmanager
+    def lend_modules(self) -> Iterator[None]:
+        """Let the modules compute with other weights and buffers, without writing into these."""
+        self._own_statistics(False)
+        try:
+            yield
+        finally:
+            self._own_statistics(True)
 
     def end(self) -> None:
         """Release the outputs of the step, and with them its graph."""

@@ -252,7 +252,9 @@ def linear_sums(
     `transform` must satisfy transform(a * b) = transform(a) * transform(b).
     """
     rows_of = [leaf.flatten(0, 1) for leaf in groups.per_row]
-    flat = _SingleRowBatch._make([*rows_of, *(leaf[0] for leaf in groups.shared), (), NO_VALUES])
+    flat = _SingleRowBatch._make(
+        [*rows_of, *(leaf[0] for leaf in groups.shared), (), NO_VALUES, ()]
+    )
     shapes, rows = networks.layout.shapes, len(flat.w)
     matrices = [name for name, shape in shapes.items() if len(shape) == 2]
     probes = {name: vector.new_zeros(rows, shapes[name][0]) for name in matrices}

@@ -345,7 +345,7 @@ class RunLearner:
         shaped = [leaf.reshape(count, size, *leaf.shape[1:]) for leaf in batch.per_row]
         spread = [leaf.expand(count, *leaf.shape) for leaf in batch.shared[:2]]
         key = keys.fold(batch.key, torch.arange(start, stop, device=self.device))
-        return Batch._make([*shaped, *spread, key, (), NO_VALUES])
+        return Batch._make([*shaped, *spread, key, (), NO_VALUES, ()])
 
     # -- memory use ------------------------------------------------------------------------------
     def memory_bytes(self) -> int:

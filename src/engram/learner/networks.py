@@ -5,7 +5,7 @@ cached teacher outputs, and forward passes split over ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ class Net:
     networks: Networks
     main: str = "net"
     _trains = False  # whether ranks split this forward pass
+    _in_training = True  # whether layers such as dropout are in training mode
     phase: str = "task"  # name of the current training phase
     teacher_cache: TeacherCache | None = None  # if the batch is the same in every step
 
@@ -155,9 +156,45 @@ class Net:
         """
         return w.is_cuda and self.unpadded(w)
 
-    def task(self, batch: Batch) -> Tensor:
-        """Compute the training objective (see `engram.learner.objectives`) of the main network."""
-        return self.networks.objective(self(batch.x, batch.w).logits, batch)
+    def task(self, batch: Batch, logits: Tensor | None = None) -> Tensor:
+        """Compute the training objective (see `engram.learner.objectives`).
+
+        `logits` [B, C] are those of the main network, unless others are given.
+        """
+        said = self(batch.x, batch.w).logits if logits is None else logits
+        return self.networks.objective(said, batch)
+
+    @property
+    def weights(self) -> Tensor:
+        """[P] the weights, differentiable like those of ``net(x)``: where inner steps begin.
+
+        Terms of `vector` count as penalties instead, which ``Method.step`` does not see.
+        """
+        raise NotImplementedError
+
+    def given(self, vector: Tensor) -> Net:
+        """Return the networks with other weights [P], which their outputs can be differentiated by.
+
+        It is a `Net` like this one: call it, its parts or its `task`. It leaves running statistics
+        alone, and draws noise of its own. In a `Method.loss`, an inner step is
+
+            slope = torch.func.grad(lambda v: net.given(v).task(batch))(net.weights)
+            terms = {"task": net.given(net.weights - 0.1 * slope).task(batch.memory[0])}
+        """
+        self._calls += 1
+        draws = self._key is not None and (self.networks.draws or self.networks.unmappable)
+        key = keys.fold(self._key, "given", self._calls) if draws else self._key  # type: ignore[arg-type]
+        buffers = {name: value.clone() for name, value in self.statistics().items()}
+        net = FunctionalNet(
+            self.networks, vector, buffers, key=key, real=self._real, training=self._in_training,
+            lend=self.lend_modules,
+        )  # fmt: skip
+        net.main, net.phase = self.main, self.phase
+        return net
+
+    def lend_modules(self) -> AbstractContextManager[None]:
+        """Return the context in which the modules compute with other weights and buffers."""
+        return nullcontext()
 
     def frozen(self, snapshot: Snapshot) -> NetworkPart:
         """Return the networks with older weights, in eval mode, without gradient.
@@ -302,9 +339,14 @@ class FunctionalNet(Net):
         real: tuple[Tensor, ...] = (),
         training: bool = True,
         partial: tuple[TrainableSlices, Tensor] | None = None,
+        lend: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """With `partial` (trainable slices, whole vector), `vector` is the trainable part only."""
+        """With `partial` (trainable slices, whole vector), `vector` is the trainable part only.
+
+        `lend` is the context of every pass, for modules that another net has bound.
+        """
         super().__init__(networks, key, real)
+        self._lend = lend
         self.buffers = dict(buffers)
         self._penalty = vector if penalty is None else penalty
         if partial is None:
@@ -312,7 +354,7 @@ class FunctionalNet(Net):
         else:
             self._params = partial[0].views(partial[1], vector)
         self._partial, self._part = partial, vector
-        self._training = training
+        self._in_training = training
         self.touched = False  # whether the loss read `vector`, for a penalty
 
     @property
@@ -324,19 +366,30 @@ class FunctionalNet(Net):
         return self._penalty
 
     @property
+    def weights(self) -> Tensor:
+        if self._partial is None:
+            return self._part
+        trainable, whole = self._partial
+        return trainable.fill_in(whole, self._part)
+
+    @property
     def params(self) -> Views:
         return self._params
 
     def statistics(self) -> dict[str, Tensor]:
         return self.buffers
 
+    def lend_modules(self) -> AbstractContextManager[None]:
+        return self._lend()
+
     def _skeleton(self) -> torch.nn.Module:
-        return self.networks.train if self._training else self.networks.eval
+        return self.networks.train if self._in_training else self.networks.eval
 
     def _run(self, path: str, args: tuple[Any, ...]) -> Any:
         # a single dict, because functional_call writes updated buffers into it
         weights = {**self._params, **self.buffers}
-        output = call_with_weights(self._skeleton(), weights, (path, *args), self.networks.ties)
+        with self._lend():
+            output = call_with_weights(self._skeleton(), weights, (path, *args), self.networks.ties)
         self.buffers = {k: weights[k] for k in self.buffers}
         return output
 
@@ -361,8 +414,15 @@ class AnsweringNet(Net):
         return self._net.vector
 
     @property
+    def weights(self) -> Tensor:
+        return self._net.weights
+
+    @property
     def params(self) -> Views:
         return self._net.params
+
+    def given(self, vector: Tensor) -> Net:
+        return self._net.given(vector)
 
     def statistics(self) -> dict[str, Tensor]:
         return self._net.statistics()

@@ -142,10 +142,15 @@ class Memory:
         check_choice("rule", self.rule, HERDING_RULES)
         check_choice("pd_transform", self.pd_transform, PLANE_TRANSFORMS)
         check_policy(self.policy)
-        if self.policy == "reservoir" and (self.total is None or self.shared_by == "task"):
+        if self._by_step and (self.total is None or self.shared_by == "task"):
             shared = ", shared_by='task'" if self.shared_by == "task" else ""
             got = f"{self._budget()}{shared}"
-            raise BadArgument(f"policy: 'reservoir' needs the budget total, got {got}")
+            raise BadArgument(f"policy: {self.policy!r} needs the budget total, got {got}")
+
+    @property
+    def _by_step(self) -> bool:
+        """Whether rows enter one by one, whatever their class."""
+        return self.policy in ("reservoir", "admit")
 
     # -- description -----------------------------------------------------------------------------
     def _budget(self) -> str:
@@ -167,7 +172,7 @@ class Memory:
             size = f"{plural(self.per_task, 'item')} per task"
         else:
             groups = {"class": "classes", "task": "tasks"}[self.shared_by]
-            shared = "" if self.policy == "reservoir" else f", shared by {groups}"
+            shared = "" if self._by_step else f", shared by {groups}"
             size = plural(self.total or 0, "item") + shared
         return f"{size}, {policy_name(self.policy)}"
 
@@ -197,7 +202,7 @@ class Memory:
         if self.per_class is not None:
             return None if groups is None else self.per_class * groups
         total = self.total or 0
-        if self.quota == "floor" or self.policy == "reservoir" or self.shared_by == "task":
+        if self.quota == "floor" or self._by_step or self.shared_by == "task":
             return total
         return None if groups is None else max(g * -(-total // g) for g in range(1, groups + 1))
 
@@ -211,7 +216,7 @@ class Memory:
         ...
         engram.errors.BadArgument: total: expected at least one item for each of 10 classes ...
         """
-        if self.total is None or self.policy == "reservoir":
+        if self.total is None or self._by_step:
             return
         if self.shared_by == "task":
             _check_enough("total", self.total, tasks, "tasks")
@@ -225,6 +230,11 @@ class Memory:
         Reads the learner without changing it. A second call in the same task returns the same
         exemplars (except for a reservoir, which would see the rows twice).
         """
+        if self.policy == "admit":
+            wanted = (
+                "another policy, where no ReplaySpec(..., renew='step') lets a method admit rows"
+            )
+            raise bad("memory.policy", wanted, self.policy)
         rows = rows.cpu()
         labels = learner.labels(rows)  # [n, L]
         by_task = self.shared_by == "task" or (self.total is None and self.per_class is None)

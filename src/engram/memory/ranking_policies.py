@@ -539,6 +539,7 @@ _SUMMARIES = {
     "random": "uniform sampling without replacement",
     "stratified": "uniform sampling within each class of a task, in equal shares",
     "reservoir": "uniform sample of all rows seen so far, not balanced by class (total only)",
+    "admit": "the method admits rows one by one while it trains (total only)",
     "herding": "herding: rows whose running feature mean best follows the class mean",
     "entropy": "sampling weighted by the entropy of the prediction over the classes seen",
     "plane": "sampling weighted by the inverse distance to the decision plane of the class",
@@ -551,7 +552,7 @@ def policies() -> dict[str, str]:
     Examples
     --------
     >>> sorted(policies())
-    ['entropy', 'herding', 'plane', 'random', 'reservoir', 'stratified']
+    ['admit', 'entropy', 'herding', 'plane', 'random', 'reservoir', 'stratified']
     """
     return dict(_SUMMARIES)
 

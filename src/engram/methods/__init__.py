@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from engram.methods.agem import AGEM
 from engram.methods.bic import BiC
+from engram.methods.cbrs import CBRS
 from engram.methods.derpp import DERpp
 from engram.methods.dgr import DGR
 from engram.methods.er import ER
@@ -19,6 +20,7 @@ from engram.methods.ewcpp import EWCpp
 from engram.methods.finetune import Finetune
 from engram.methods.gdumb import GDumb
 from engram.methods.gem import GEM
+from engram.methods.gss import GSS
 from engram.methods.icarl import ICaRL
 from engram.methods.incremental_joint import IncrementalJoint
 from engram.methods.join import Join
@@ -39,11 +41,13 @@ from engram.methods.twp import TWP
 
 __all__ = [
     "AGEM",
+    "CBRS",
     "DGR",
     "ER",
     "ERACE",
     "EWC",
     "GEM",
+    "GSS",
     "LGR",
     "LUCIR",
     "MAS",

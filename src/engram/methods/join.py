@@ -22,13 +22,16 @@ from engram.methods.method import (
     Gradient,
     HostVerb,
     Method,
+    Offer,
     Phase,
     Prologue,
     ReplaySpec,
     RootFile,
+    Slots,
     State,
     Terms,
     Update,
+    check_step,
 )
 from engram.models.build import check_head
 from engram.models.forward_pass import Output
@@ -38,6 +41,7 @@ from engram.streams.stream_outline import StreamOutline
 SINGLE = {
     "replay": "a memory or replay", "gradient": "a gradient", "answer": "an answer of its own",
     "remember": "values to remember", "phases": "phases", "prologue": "a prologue",
+    "admit": "a memory that it fills row by row",
 }  # fmt: skip
 
 
@@ -179,18 +183,28 @@ class Join(Method):
             return {}
         return self.parts[owner].remember(net, batch, part_state(state, owner))
 
+    def admit(self, row: Offer, memory: Slots, state: State) -> tuple[Tensor, State]:
+        owner = self._owner("admit")
+        if owner is None:
+            return super().admit(row, memory, state)
+        slot, changed = self.parts[owner].admit(row, memory, part_state(state, owner))
+        return slot, {**state, str(owner): changed} if str(owner) in state else state
+
     def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
         owner = self._owner("gradient")
         if owner is None:
             return grad(batch)
         return self.parts[owner].gradient(grad, batch, part_state(state, owner))
 
-    def step(self, update: Update, state: State) -> State:
-        changed = dict(state)
+    def step(self, update: Update, state: State) -> State | tuple[Tensor, State]:
+        changed, moved = dict(state), None
         for i, part in enumerate(self.parts):
-            if part.implements("step"):
-                changed[str(i)] = part.step(update, part_state(state, i))
-        return changed
+            if part.implements("step"):  # each sees the weights as the parts before it left them
+                found = check_step(part, part.step(update, part_state(state, i)), update.after)
+                weights, changed[str(i)] = found
+                if weights is not None:
+                    moved, update = weights, replace(update, after=weights)
+        return changed if moved is None else (moved, changed)
 
     def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
         owner = self._owner("answer")

@@ -11,14 +11,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
+from engram import keys
 from engram.errors import BadArgument, bad, check_choice, check_fields, check_float, check_int
-from engram.learner.batch import Batch
+from engram.learner.batch import Batch, Clock
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.learner.parameter_layout import MethodNetworks, Network, network_modules
@@ -36,10 +37,12 @@ __all__ = [
     "Method",
     "MethodNetworks",
     "Network",
+    "Offer",
     "Phase",
     "Prologue",
     "ReplaySpec",
     "RootFile",
+    "Slots",
     "State",
     "Terms",
     "Update",
@@ -60,12 +63,29 @@ class Gradient:
 
     ``grad(batch)`` is the gradient of all terms, ``grad(batch, "task")`` of some, and
     ``grad(batch, at=v)`` the gradient at other weights (look-ahead, sharpness-aware minimisation).
-    Pass additional tensors to the loss with ``batch._replace(values=...)``.
+    Pass additional tensors to the loss with ``batch._replace(values=...)``. ``grad.given(v)`` are
+    the networks with other weights, to be called without a gradient.
     """
 
     compute: Callable[..., Tensor]
     vector: Tensor  # [P] the current weights
     layout: Callable[[Tensor], dict[str, Tensor]]  # named views of a vector [P]
+    given: Callable[[Tensor], Net]
+    kept: dict[str, Tensor] = field(default_factory=dict)
+
+    def keep(self, **values: Tensor) -> None:
+        """Pass tensors of fixed shapes to `Method.step`, which reads them as ``update.kept``.
+
+        Examples
+        --------
+        >>> import torch
+        >>> zero = torch.zeros(1)
+        >>> grad = Gradient(lambda *_: zero, zero, lambda _: {}, given=lambda _: None)
+        >>> grad.keep(length=torch.ones(()))
+        >>> Update(zero, zero, zero, torch.tensor(1), kept=grad.kept).kept
+        {'length': tensor(1.)}
+        """
+        self.kept.update({name: value.detach() for name, value in values.items()})
 
     def __call__(self, batch: Batch, *names: str, at: Tensor | None = None) -> Tensor:
         return self.compute(batch, names, at)
@@ -81,6 +101,15 @@ class Update:
     number: Tensor  # [] steps taken in this task, this one included
     # whether a period ends for any run that trains together with this one; None: it is alone
     due: Callable[[int], bool] | None = None
+    key: Tensor | None = None  # [] that of the batch: fold a name into it
+    times: tuple[Tensor, ...] = ()  # those of `clock` that follow the number of steps
+    # what `gradient` kept by ``grad.keep(name=value)``
+    kept: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def clock(self) -> Clock:
+        """That of the step's batch."""
+        return Clock(self.number - 1, *self.times)
 
     def every(self, period: int) -> Tensor | None:
         """Whether this step is a multiple of `period`: a mask [], or None if it is for no run.
@@ -99,6 +128,54 @@ class Update:
         return ends if (bool(ends) if self.due is None else self.due(period)) else None
 
 
+class Offer(NamedTuple):
+    """A row that passes by a memory, for `Method.admit`."""
+
+    y: Tensor  # [L] labels as output columns, -1 pads
+    stage: Tensor  # [] its task
+    values: Mapping[str, Tensor]  # [...] what `Method.remember` returned for it
+    key: Tensor  # [] randomness of this decision
+
+    @property
+    def target(self) -> Tensor:
+        """[] the first label."""
+        return self.y[0]
+
+
+class Slots(NamedTuple):
+    """What a memory of M slots holds when a row passes by, for `Method.admit`."""
+
+    y: Tensor  # [M, L] labels as output columns, -1 pads
+    stage: Tensor  # [M] task in which the row was stored
+    values: Mapping[str, Tensor]  # [M, ...] what is stored with the rows
+    used: Tensor  # [M] slots in use, the first ones
+    seen: Tensor  # [] rows that passed by before
+
+    @property
+    def target(self) -> Tensor:
+        """[M] the first label; -1 for free slots."""
+        return torch.where(self.used, self.y[:, 0], -1)
+
+    @property
+    def full(self) -> Tensor:
+        """[] whether every slot is in use."""
+        return self.used.all()
+
+    def draw(self, weights: Tensor, key: keys.Key) -> Tensor:
+        """Draw a slot [] with probability proportional to `weights` [M]; the first if all are 0.
+
+        Examples
+        --------
+        >>> used = torch.tensor([True, True])
+        >>> memory = Slots(torch.tensor([[0], [1]]), torch.zeros(2), {}, used, torch.tensor(2))
+        >>> int(memory.draw(torch.tensor([0.0, 0.5]), torch.tensor(3)))
+        1
+        """
+        total = torch.where(self.used, weights, 0).double().cumsum(0)
+        point = keys.uniform(key).to(total.device) * total[-1]
+        return (total <= point).sum().clamp(max=len(total) - 1) * (total[-1] > 0)
+
+
 @accept_old_names
 @dataclass(frozen=True)
 class ReplaySpec:
@@ -111,9 +188,9 @@ class ReplaySpec:
     same, every row once, with all its labels opened so far. Size 0 means as many rows as the batch
     size, and for ``tasks`` the whole memory.
 
-    ``renew="step"`` updates a reservoir at every step, so that batches also replay earlier rows of
-    the current task; the engine then maintains the exemplars, and ``finish`` need not. With
-    ``separate``, `draws` batches are drawn per step.
+    ``renew="step"`` updates a reservoir at every step, or what `Method.admit` decides, so that
+    batches also replay earlier rows of the current task; the engine then maintains the exemplars,
+    and ``finish`` need not. With ``separate``, `draws` batches are drawn per step.
 
     ``latent=True`` trains only the top of the network, on latents: when the task begins, its rows
     go through the root once, in eval mode, and ``batch.x`` holds latents from then on; those of
@@ -337,6 +414,15 @@ class Method:
         """
         return {}
 
+    def admit(self, row: Offer, memory: Slots, state: State) -> tuple[Tensor, State]:
+        """Pure. The slot [] that a row of the task shall enter, -1 for none, and the state.
+
+        Of replay with ``renew="step"`` and a memory of the policy ``"admit"``: in their first
+        epoch, the rows of a batch pass by one after the other, before the weights move. As long as
+        slots are free, a row that is not refused enters the next of them.
+        """
+        return torch.full_like(row.stage, -1), state
+
     def gradient(self, grad: Gradient, batch: Batch, state: State) -> Tensor:
         """Pure. The update direction [P]; ``grad(batch, *names)`` differentiates `loss`.
 
@@ -344,8 +430,13 @@ class Method:
         """
         return grad(batch)
 
-    def step(self, update: Update, state: State) -> State:
-        """Pure, after the optimiser: the state after an `Update`."""
+    def step(self, update: Update, state: State) -> State | tuple[Tensor, State]:
+        """Pure, after the optimiser: the state after an `Update`.
+
+        Or ``(weights, state)``, to give the weights [P] other values than the optimiser did:
+        projected, clipped, averaged. Entries that must not move keep theirs; the optimiser's own
+        state is not touched.
+        """
         return state
 
     def finish(self, learner: RunLearner, task: Task) -> None:
@@ -522,8 +613,13 @@ def check_networks(method: Method, found: Any) -> MethodNetworks:
     return found
 
 
-def check_state(method: Method, verb: str, state: Any) -> State:
-    """Return what `step` returned; raise unless it is a dict."""
-    if isinstance(state, dict):
-        return state
-    raise bad(f"{type(method).__name__}.{verb}", "a state to be returned, a dict", state)
+def check_step(method: Method, found: Any, vector: Tensor) -> tuple[Tensor | None, State]:
+    """Return the weights, if any, and the state that `step` returned; raise for anything else."""
+    moved, state = found if isinstance(found, tuple) and len(found) == 2 else (None, found)
+    where = f"{type(method).__name__}.step"
+    if not isinstance(state, dict):
+        raise bad(where, "a state to be returned, a dict, or (weights, state)", found)
+    if moved is not None and (not isinstance(moved, Tensor) or moved.shape != vector.shape):
+        got = f"a tensor {tuple(moved.shape)}" if isinstance(moved, Tensor) else moved
+        raise bad(where, f"weights {tuple(vector.shape)} to be returned with the state", got)
+    return moved, state

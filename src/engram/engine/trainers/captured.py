@@ -112,11 +112,14 @@ class CapturedTrainer(SingleTrainer):
     def _captured_step(self, length: int) -> None:
         number: Any = self.tensors.number
         rows = select_step(self._rows, number)  # type: ignore[arg-type]
-        main, key, apart, into = tree_map(lambda leaf: leaf[0], rows)
-        main, into = tree_map(lambda leaf: leaf[:length], (main, into))
+        main, key, apart, into, passes = tree_map(lambda leaf: leaf[0], rows)
+        main, into, passes = tree_map(lambda leaf: leaf[:length], (main, into, passes))
+        step = self.draw(StepRows(main, key, apart, into, passes))
         batch = self._laid.get(length) if self._fetches else None
-        batch = batch or self.collate(StepRows(main, key, apart, into))
-        self._apply(self._gradient_function()(batch), into)
+        batch = batch or self.collate(step)
+        batch = self.set_time(batch)
+        found = self._gradient_function()(batch)
+        self._apply(found, batch.key, self._fill_memory(step, batch.key, found.values))
         number.add_(1)
 
     def _rate(self) -> float | Tensor | None:

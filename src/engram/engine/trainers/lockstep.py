@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram import keys
+from engram.engine.admission import HeldRows, admit_rows, hold_exemplars
 from engram.engine.batches import (
     Collator,
     RowAnnouncer,
@@ -46,6 +47,7 @@ from engram.engine.trainers.step import (
     StepTensors,
     TrainingStep,
     is_fusable,
+    make_counters,
     positions,
     sum_over_parts,
 )
@@ -62,7 +64,7 @@ from engram.methods.method import (
     State,
     Update,
     check_loss_terms,
-    check_state,
+    check_step,
     check_update_direction,
 )
 from engram.models.functional_call import differentiate
@@ -137,9 +139,8 @@ class LockstepTrainer(TrainingStep):
         self.tensors = StepTensors(
             vector, stack([one.buffers for one in learners]),
             tree_map(torch.clone, state) if self.fixed_addresses else state, opt,
-            lr=torch.full((runs,), self.training.lr, device=device, dtype=vector.dtype),
-            taken=torch.zeros(runs, dtype=torch.long, device=device),
-            whole=whole, hyper=make_tensors(varying, vector),
+            torch.full((runs,), self.training.lr, device=device, dtype=vector.dtype),
+            *make_counters((runs,), device), whole=whole, hyper=make_tensors(varying, vector),
             number=torch.zeros(1, dtype=torch.long, device=device),
         )  # fmt: skip
 
@@ -176,14 +177,16 @@ class LockstepTrainer(TrainingStep):
         t = self.tensors
         batch, rows = t.batch, None
         if batch is None or self._remembers:
-            rows = self._step_rows()
+            rows = self.draw(self._step_rows())
         if batch is None:
             batch = self.collate(rows)  # type: ignore[arg-type]
+        batch = self.set_time(batch)
         with self._precision():
             mapped = self.verbs.mapped()(*self._arguments(batch))
         found, made = self.verbs.results(mapped)
         self._teacher_outputs = self._teacher_outputs or made
-        self._apply(found, () if rows is None else rows.into)
+        into = () if rows is None else self._fill_memory(rows, batch.key, found.values)
+        self._apply(found, batch.key, into)
         t.number.add_(1)  # type: ignore[union-attr]
 
     def _step_rows(self) -> StepRows:
@@ -192,11 +195,24 @@ class LockstepTrainer(TrainingStep):
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         return self.verbs.arguments(self.tensors, batch, self._teacher_outputs)
 
-    def _follow(self, before: Tensor, data: Tensor) -> State:
+    def _follow(
+        self, before: Tensor, data: Tensor, key: Tensor, kept: dict[str, Tensor]
+    ) -> tuple[Tensor | None, State]:
         t = self.tensors
-        stacked = before, t.vector, data, t.taken, t.state, t.hyper
-        state: State = self.verbs.after_step(self._is_due, *stacked)
-        return state
+        times = (t.began, t.steps, t.epoch_steps, t.lr)
+        stacked = (before, t.vector, data, t.taken), (key, times, kept), t.state, t.hyper
+        moved, state = self.verbs.after_step(self._is_due, *stacked)
+        return (moved if isinstance(moved, Tensor) else None), state
+
+    def _admit(
+        self, rows: StepRows, key: Tensor, values: dict[str, Tensor]
+    ) -> tuple[HeldRows, Tensor, State]:
+        t, passes = self.tensors, rows.passes
+        assert isinstance(passes, Tensor)
+        if t.live is not None:
+            passes = passes & t.live[:, None]
+        tables = {name: table[:, : self._slots] for name, table in self.collate.values.items()}
+        return self.verbs.admit(t.held, tables, rows.main, passes, values, key, t.state, t.hyper)
 
     def _rate(self) -> float | Tensor | None:
         t = self.tensors
@@ -211,12 +227,15 @@ class LockstepTrainer(TrainingStep):
             first = make_empty_tables(self.learners[0], self.method, rows, self._slots)
             runs = len(self.learners)
             self.collate.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
+        if self._draws is not None and self.tensors.held is None:
+            self.tensors.held = hold_exemplars(self.learners, rows, self._slots)
         self._teacher_outputs, self.verbs.stays = (), False
         places, new = row_tensors(self._rows), row_tensors(rows)
         # recordings remain valid for a shorter last stretch of steps
-        if not shapes_fit(new, places) or not (self.verbs.padded or has_no_padding(rows)):
+        real = has_no_padding(rows) and self._draws is None  # a memory may be empty
+        if not shapes_fit(new, places) or not (self.verbs.padded or real):
             self._rows = clone_rows(rows)
-            self.verbs.padded = not has_no_padding(rows)
+            self.verbs.padded = not real
             self.tensors.batch = None
             self._forget()
         else:
@@ -350,7 +369,8 @@ class LockstepTrainer(TrainingStep):
 
 # -- a method's verbs, mapped over all runs that train in lockstep ---------------------------------
 
-MappedGradients = tuple[Any, Any]  # gradients, and (terms, buffers, values, teacher outputs)
+# gradients, and (terms, buffers, values, teacher outputs, what `gradient` kept)
+MappedGradients = tuple[Any, Any]
 
 
 class MappedVerbs:
@@ -403,7 +423,7 @@ class MappedVerbs:
         now = {"buffers": buffers, "made": ()}
 
         def compute(part: Batch, weight: Tensor) -> LossGradient:
-            found, (terms, after, values, now["made"]) = gradient(
+            found, (terms, after, values, now["made"], _) = gradient(
                 weights, beside, now["buffers"], state, part, hyper, weight, *rest
             )
             before = now["buffers"]  # which a part of padding alone leaves as they are
@@ -411,7 +431,7 @@ class MappedVerbs:
             return found, terms, values
 
         found, terms, values = sum_over_parts(compute, batch, self.accumulate, scale)
-        return found, (terms, now["buffers"], values, now["made"])
+        return found, (terms, now["buffers"], values, now["made"], {})
 
     @property
     def _apart(self) -> bool:
@@ -431,13 +451,13 @@ class MappedVerbs:
 
     def results(self, found: Any) -> tuple[Gradients, tuple[Any, ...]]:
         """Unpack gradients, and the outputs of older networks."""
-        gradient, (terms, buffers, values, made) = found
+        gradient, (terms, buffers, values, made, kept) = found
         data, penalty = gradient if isinstance(gradient, tuple) else (gradient, None)
         if self.projects:  # the update direction beside the gradient
             flat = penalty
         else:
             flat = data if penalty is None else data + penalty
-        return Gradients(flat, [], data, terms, buffers, values), made
+        return Gradients(flat, [], data, terms, buffers, values, kept), made
 
     def _loss_of_one(
         self, weights: Tensor, beside: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
@@ -466,7 +486,7 @@ class MappedVerbs:
         if self.remembers if remembers is None else remembers:  # of the pass that the loss made
             found = method.remember(net, batch, state)
         kept = tuple(net.teacher_cache.made) if net.teacher_cache is not None else ()
-        return total, (terms, net.buffers, found, kept)  # type: ignore[return-value]
+        return total, (terms, net.buffers, found, kept, {})  # type: ignore[return-value]
 
     def _project_one(
         self, vector: Tensor, _: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
@@ -481,7 +501,7 @@ class MappedVerbs:
             rest = (own["buffers"], state, which, hyper, scale, (), names, remembers)
             apart = self.touches is not False
             found = self._gradient_function(apart)(weights, weights if apart else (), *rest)
-            data, (terms, after, remembered, _) = found
+            data, (terms, after, remembered, *_) = found
             penalty = None
             if isinstance(data, tuple):
                 data, penalty = data
@@ -492,28 +512,51 @@ class MappedVerbs:
                 own.setdefault("rest", (terms, remembered))
             return torch.as_tensor(data if penalty is None else data + penalty)
 
-        grad = Gradient(of, vector, self.networks.layout)
+        @cache
+        def net() -> FunctionalNet:
+            return FunctionalNet(
+                self.networks, vector, buffers, key=keys.fold(batch.key, "gradient"),
+                real=() if self.padded else batch.row_weights,
+            )  # fmt: skip
+
+        kept: dict[str, Tensor] = {}
+        layout = self.networks.layout
+        grad = Gradient(of, vector, layout, lambda other: net().given(other), kept)
         total = replace_values(self.method, hyper).gradient(grad, batch, state)
         total = check_update_direction(self.method, total, vector, "rest" in own)
         terms, remembered = own["rest"]
-        return (own["data"], total), (terms, own["buffers"], remembered, ())
+        return (own["data"], total), (terms, own["buffers"], remembered, (), kept)
+
+    # -- what enters a memory ----------------------------------------------------------------------
+    def admit(self, *stacked: Any) -> tuple[HeldRows, Tensor, State]:
+        """Return what `admit_rows` returns for all runs; their options come last."""
+
+        def one(*own: Any) -> Any:
+            return admit_rows(replace_values(self.method, own[-1]), *own[:-1])
+
+        found: tuple[HeldRows, Tensor, State] = vmap(one)(*stacked)
+        return found
 
     # -- what follows a step ----------------------------------------------------------------------
     def after_step(
-        self, due: Callable[[int], bool], before: Tensor, after: Tensor, data: Tensor,
-        taken: Tensor, state: Any, hyper: Any,
-    ) -> Any:  # fmt: skip
-        """Return the states of all runs after the method's ``step``.
+        self, due: Callable[[int], bool], weights: Any, beside: Any, state: Any,
+        hyper: Any,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Return what the method's ``step`` makes of the weights, () if nothing, and all states.
 
         `due`: whether a period ends with it for some run, for `Update.every`.
         """
-        one = partial(self._step_of_one, due)
-        return vmap(one)(before, after, data, taken, state, hyper)
+        found: tuple[Any, Any] = vmap(partial(self._step_of_one, due))(
+            weights, beside, state, hyper
+        )
+        return found
 
     def _step_of_one(
-        self, due: Callable[[int], bool], before: Tensor, after: Tensor, data: Tensor,
-        taken: Tensor, state: Any, hyper: Any,
-    ) -> Any:  # fmt: skip
-        update = Update(before, after, data, taken, due)
+        self, due: Callable[[int], bool], weights: Any, beside: Any, state: Any,
+        hyper: Any,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        before, after, data, taken = weights
+        update = Update(before, after, data, taken, due, *beside)
         found = replace_values(self.method, hyper).step(update, state)
-        return check_state(self.method, "step", found)
+        moved, state = check_step(self.method, found, after)
+        return (() if moved is None else moved), state

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from engram import distributed
+from engram import distributed, keys
+from engram.engine.admission import HeldRows, admit_rows, hold_exemplars
 from engram.engine.batches import (
     Collator,
     RowAnnouncer,
@@ -30,6 +31,7 @@ from engram.engine.trainers.step import (
     StepTensors,
     TrainingStep,
     is_fusable,
+    make_counters,
     positions,
     sum_over_parts,
 )
@@ -38,15 +40,17 @@ from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.bound_module import BoundNet
 from engram.learner.learner import RunLearner
+from engram.learner.networks import FunctionalNet, Net
 from engram.learner.objectives import competing_classes
 from engram.learner.parameter_layout import TrainableSlices
+from engram.learner.tensor_tree import pick
 from engram.methods.method import (
     Gradient,
     Method,
     State,
     Update,
     check_loss_terms,
-    check_state,
+    check_step,
     check_update_direction,
 )
 
@@ -81,8 +85,7 @@ class SingleTrainer(TrainingStep):
         device, dtype = learner.device, learner.vector.dtype
         self.tensors = StepTensors(
             learner.vector, learner.buffers, learner.state, learner.opt,
-            lr=torch.full((), training.lr, device=device, dtype=dtype),
-            taken=torch.zeros((), dtype=torch.long, device=device),
+            torch.full((), training.lr, device=device, dtype=dtype), *make_counters((), device),
         )  # fmt: skip
         self._host_rate = training.lr
         self._rows: StepRows | None = None
@@ -127,6 +130,11 @@ class SingleTrainer(TrainingStep):
         self._lengths = rows.lengths
         # the main batch is cut to its length, but a reservoir may be empty at first
         self._padded = any(bool((batch.w == 0).any()) for batch in rows.apart)
+        if self._draws is not None:
+            self._padded = True  # the memory may be empty
+            if self.tensors.held is None:
+                held = hold_exemplars([self.learner], rows, self._slots)
+                self.tensors.held = HeldRows.from_tree(pick(held, 0))
         if self._remembers and not self.collate.values:
             self.collate.values = make_empty_tables(self.learner, self.method, rows, self._slots)
 
@@ -154,8 +162,10 @@ class SingleTrainer(TrainingStep):
             self._set_rate(float(lr[0, number - start]))
             if self._upcoming is not None:
                 self._upcoming(number)
-            rows = select_step_unpadded(self._rows, number, self._lengths[number])
-            self._apply(compute(self.collate(rows)), rows.into)
+            rows = self.draw(select_step_unpadded(self._rows, number, self._lengths[number]))
+            batch = self.set_time(self.collate(rows))
+            found = compute(batch)
+            self._apply(found, batch.key, self._fill_memory(rows, batch.key, found.values))
             self._count()
 
     def _set_rate(self, rate: float) -> None:
@@ -202,8 +212,7 @@ class SingleTrainer(TrainingStep):
         """Compute the gradient of the loss, or of some of its terms; times a `weight`."""
         net, state = self.net, self.tensors.state
         net.phase = self.phase
-        # the main batch of a single run has no padding
-        net.begin(batch.key, (batch.w,) if self._padded else batch.row_weights)
+        net.begin(batch.key, self._weights_without_zeros(batch))
         with torch.enable_grad(), self._precision():
             terms = check_loss_terms(self.method, self.method.loss(net, batch, state))
             total: Tensor = sum(  # type: ignore[assignment]
@@ -250,10 +259,18 @@ class SingleTrainer(TrainingStep):
         flat, data = found.get("flat"), found.get("data")
         return Gradients(flat, list(found["parts"]), data, terms, values=values)
 
+    def _weights_without_zeros(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Return the row weights of a batch that need no masking."""
+        if self._draws is not None:  # rows of a memory that may be empty join it, or are apart
+            return ()
+        # otherwise the main batch of a single run has no padding
+        return (batch.w,) if self._padded else batch.row_weights
+
     def _project(self, batch: Batch) -> Gradients:
         """Compute the update direction by the method's `gradient`."""
         t, layout = self.tensors, self.learner.networks.layout
         own: list[Gradients] = []  # of the current batch
+        kept: dict[str, Tensor] = {}
         compute = self._loss_gradient()
 
         def of(which: Batch, names: tuple[str, ...], at: Tensor | None) -> Tensor:
@@ -265,10 +282,18 @@ class SingleTrainer(TrainingStep):
                 own.append(found)
             return found.flat  # type: ignore[return-value]
 
-        found = self.method.gradient(Gradient(of, t.vector, layout), batch, t.state)
+        @cache
+        def net() -> Net:
+            return FunctionalNet(
+                self.learner.networks, t.vector, self.net.statistics(), lend=self.net.lend_modules,
+                key=keys.fold(batch.key, "gradient"), real=self._weights_without_zeros(batch),
+            )  # fmt: skip
+
+        grad = Gradient(of, t.vector, layout, lambda vector: net().given(vector), kept)
+        found = self.method.gradient(grad, batch, t.state)
         total = check_update_direction(self.method, found, t.vector, bool(own))
         mine = own[0]
-        return mine._replace(flat=total.clone() if total is mine.data else total)
+        return mine._replace(flat=total.clone() if total is mine.data else total, kept=kept)
 
     @contextmanager
     def _keep_statistics(self, keep: bool) -> Iterator[None]:
@@ -280,10 +305,22 @@ class SingleTrainer(TrainingStep):
             value.copy_(before[name])
         self.net.bind_buffers(buffers)
 
-    def _follow(self, before: Tensor, data: Tensor) -> State:
+    def _follow(
+        self, before: Tensor, data: Tensor, key: Tensor, kept: dict[str, Tensor]
+    ) -> tuple[Tensor | None, State]:
         t = self.tensors
-        update = Update(before, t.vector, data, t.taken, self._is_due)
-        return check_state(self.method, "step", self.method.step(update, t.state))
+        times = (t.began, t.steps, t.epoch_steps, t.lr)
+        update = Update(before, t.vector, data, t.taken, self._is_due, key, times, kept)
+        return check_step(self.method, self.method.step(update, t.state), t.vector)
+
+    def _admit(
+        self, rows: StepRows, key: Tensor, values: dict[str, Tensor]
+    ) -> tuple[HeldRows, Tensor, State]:
+        held, passes = self.tensors.held, rows.passes
+        tables = {name: table[: self._slots] for name, table in self.collate.values.items()}
+        assert held is not None and isinstance(passes, Tensor)  # noqa: PT018
+        state = self.tensors.state
+        return admit_rows(self.method, held, tables, rows.main, passes, values, key, state)
 
     # -- learner -----------------------------------------------------------------------------------
     def write_back(self) -> None:

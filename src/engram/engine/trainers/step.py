@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from engram import keys
+from engram.engine.admission import Draws, HeldRows
 from engram.engine.batches import Collator
 from engram.engine.optim import Optimizer, OptimizerState, make_optimizer
 from engram.engine.sampler import StepRows
@@ -27,6 +28,7 @@ from engram.engine.training import PRECISIONS, Training
 from engram.learner.batch import NO_VALUES, Batch
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import pick, stack, tree_map
+from engram.memory import Exemplars
 from engram.methods.method import Method, Phase, State, Terms
 
 
@@ -44,11 +46,15 @@ class StepTensors:
     opt: OptimizerState
     lr: Tensor  # [R?]
     taken: Tensor  # [R?] steps in this task
+    began: Tensor  # [R?] those before this phase
+    steps: Tensor  # [R?] planned steps of the phase
+    epoch_steps: Tensor  # [R?] steps of an epoch
     sums: dict[str, Tensor] = field(default_factory=dict)  # [R?] of loss terms since the last log
     first: dict[str, Tensor] = field(default_factory=dict)  # [R?] loss terms of the first step
     whole: Tensor | None = None  # [R, P] where `vector` is the trained part of it
     live: Tensor | None = None  # [R] which runs take the step
     hyper: dict[Any, Tensor] = field(default_factory=dict)  # [R] options that differ between runs
+    held: HeldRows | None = None  # what memories hold that their method fills
     number: Tensor | None = None  # [1] of the step among the loaded rows
     frozen: Tensor | None = None  # [F] entries that must not move, if all runs agree
     free: Tensor | None = None  # [R, M] which entries may move, if runs differ
@@ -85,6 +91,7 @@ class Gradients(NamedTuple):
     terms: Terms  # [R?] of the loss
     buffers: dict[str, Tensor] | None = None  # None: the modules have them
     values: dict[str, Tensor] = NO_VALUES  # [R?, B, ...] what `Method.remember` returned
+    kept: dict[str, Tensor] = NO_VALUES  # [R?, ...] what `Method.gradient` kept for `Method.step`
 
 
 class TrainingStep:
@@ -117,6 +124,7 @@ class TrainingStep:
         self._before = np.array(before or [0] * len(learners))  # [R]
         self.counts = np.zeros(len(learners), dtype=int)  # [R] steps in this phase
         self._now = np.ones(len(learners), dtype=bool)  # [R] which runs take the present step
+        self._draws: Draws | None = None  # from memories that the method fills
         self._periods: set[int] = set()  # that `Update.every` was asked for
         learners[0].networks.objective.was_called = False
 
@@ -129,23 +137,31 @@ class TrainingStep:
         """Let go of recordings."""
 
     @abstractmethod
-    def _follow(self, before: Tensor, data: Tensor) -> State:
-        """Return the state after the method's `step`."""
+    def _follow(
+        self, before: Tensor, data: Tensor, key: Tensor, kept: dict[str, Tensor]
+    ) -> tuple[Tensor | None, State]:
+        """Return what the method's `step` makes of the weights, None if nothing, and the state."""
 
     def _places(self, flat: bool) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Return trained weights and moments as the lists of tensors to update."""
         t = self.tensors
         return [t.vector], [t.opt["m"]], [t.opt["v"]] if "v" in t.opt else []
 
+    @abstractmethod
+    def _admit(
+        self, rows: StepRows, key: Tensor, values: dict[str, Tensor]
+    ) -> tuple[HeldRows, Tensor, State]:
+        """Return what `admit_rows` returns for the rows of a step."""
+
     def _rate(self) -> float | Tensor | None:
         """Return the learning rate, if one fused update with it serves all runs."""
         return None
 
     # -- the step ----------------------------------------------------------------------------------
-    def _apply(self, found: Gradients, into: Any = ()) -> None:
-        """Update weights, averages, the method's state, stored values and sums of losses.
+    def _apply(self, found: Gradients, key: Tensor, into: Any = ()) -> None:
+        """Update weights, the method's state, averages, stored values and sums of losses.
 
-        `into` are the slots of values to remember.
+        `key` [R?] is that of the step, `into` are the slots of values to remember.
         """
         t, training, flat = self.tensors, self.training, found.flat
         alive = self._alive(flat)
@@ -155,12 +171,14 @@ class TrainingStep:
         before = t.vector.clone() if self._follows or alive is not None else None
         self._update(flat, found.parts, before, alive)
         self._restore_frozen_()
-        if training.ema:
-            average_weights_(t.opt, t.vector, training.ema, alive)
         t.taken.add_(1 if alive is None else alive.to(t.taken.dtype))
         if self._follows and before is not None and found.data is not None:
             self._mask_(found.data)
-            t.state = self._assign(t.state, self._follow(before, found.data), alive)
+            moved, state = self._follow(before, found.data, key, found.kept)
+            t.state = self._assign(t.state, state, alive)
+            self._move(moved, alive)
+        if training.ema:
+            average_weights_(t.opt, t.vector, training.ema, alive)
         if found.buffers is not None:
             t.buffers = self._assign(t.buffers, found.buffers, alive)
         if isinstance(into, Tensor):
@@ -170,6 +188,34 @@ class TrainingStep:
             if name not in t.sums:
                 t.sums[name] = torch.zeros_like(term)
             t.sums[name].add_(term if t.live is None else torch.where(t.live, term, 0.0))
+
+    # -- memories that the method fills ------------------------------------------------------------
+    def draw_from(self, draws: Draws) -> None:
+        """Let every step draw from memories which the method fills."""
+        self._draws = draws
+
+    def draw(self, rows: StepRows) -> StepRows:
+        """Return the rows of a step with those that it draws from such a memory."""
+        if self._draws is None or self.tensors.held is None:
+            return rows
+        return self._draws(rows, self.tensors.held)
+
+    def _fill_memory(self, rows: StepRows, key: Tensor, values: dict[str, Tensor]) -> Any:
+        """Offer the rows of a step to the memory; returns the slots that they entered."""
+        t = self.tensors
+        if self._draws is None:
+            return rows.into
+        held, into, state = self._admit(rows, key, values)
+        t.held = self._assign(t.held, held, None)
+        t.state = self._assign(t.state, state, None)
+        return into
+
+    def held_exemplars(self, run: int) -> Exemplars:
+        """Return what the memory of a run holds that its method fills."""
+        held = self.tensors.held
+        if held is None:
+            raise ValueError("load rows before asking what a memory holds")
+        return (HeldRows(*pick(held, run)) if held.filled.ndim else held).exemplars()
 
     def _precision(self) -> Any:
         """Return the context in which a loss is computed."""
@@ -211,6 +257,18 @@ class TrainingStep:
         for name, value in old.items():
             mask = alive if value.ndim == alive.ndim else alive.unsqueeze(-1)
             t.opt[name].copy_(torch.where(mask, t.opt[name], value))
+
+    def _move(self, moved: Tensor | None, alive: Tensor | None) -> None:
+        """Give the trained weights the values `moved`, except for frozen entries."""
+        t = self.tensors
+        if moved is None or moved is t.vector:
+            return
+        moved = moved.to(t.vector.dtype)
+        if t.frozen is not None:
+            moved = moved.index_copy(-1, t.frozen, t.vector.index_select(-1, t.frozen))
+        elif t.free is not None:
+            moved = torch.where(t.free, moved, t.vector)
+        t.vector.copy_(moved if alive is None else torch.where(alive[..., None], moved, t.vector))
 
     def _moved_by_optimizer(self) -> dict[str, Tensor]:
         opt = self.tensors.opt
@@ -265,6 +323,15 @@ class TrainingStep:
 
         return tree_map(choose, old, new)
 
+    def set_time(self, batch: Batch) -> Batch:
+        """Return the batch with the time of this step, for `Batch.clock`."""
+        t = self.tensors
+        times = (t.taken, t.began, t.steps, t.epoch_steps, t.lr)
+        if not batch.memory:
+            return batch._replace(times=times)
+        memory = tuple(one._replace(times=times) for one in batch.memory)
+        return batch._replace(memory=memory, times=times)
+
     # -- static choices ----------------------------------------------------------------------------
     def _is_due(self, period: int) -> bool:
         """Whether the present step is a multiple of `period` for a run that takes it."""
@@ -306,7 +373,8 @@ class TrainingStep:
 
     def _saved(self) -> dict[str, Any]:
         t = self.tensors
-        return {"sums": t.sums, "first": t.first, "values": self.collate.values}
+        held = {} if t.held is None else {"held": t.held}
+        return {"sums": t.sums, "first": t.first, "values": self.collate.values, **held}
 
     def state_dict(self, run: int) -> dict[str, Any]:
         """Return what an interrupted run needs besides its learner."""
@@ -318,14 +386,22 @@ class TrainingStep:
         saved = stack(states) if self.tensors.taken.ndim else states[0]
         t = self.tensors
         t.sums, t.first, self.collate.values = saved["sums"], saved["first"], saved["values"]
+        t.held = HeldRows.from_tree(saved["held"]) if "held" in saved else None
         self.counts = np.array(steps, dtype=int)
         self.count_from(self._before)
 
     def count_from(self, before: Sequence[int] | np.ndarray) -> None:
         """Count on from the steps [R] of earlier phases of the task."""
         self._before = np.array(before)
-        taken = torch.as_tensor(self._before + self.counts)
-        self.tensors.taken.copy_(taken.reshape(self.tensors.taken.shape))
+        t = self.tensors
+        t.began.copy_(torch.as_tensor(self._before).reshape(t.began.shape))
+        t.taken.copy_(torch.as_tensor(self._before + self.counts).reshape(t.taken.shape))
+
+    def plan(self, steps: np.ndarray, epoch_steps: np.ndarray) -> None:
+        """Note how many steps [R] the phase and each of its epochs shall have."""
+        t = self.tensors
+        t.steps.copy_(torch.as_tensor(steps).reshape(t.steps.shape))
+        t.epoch_steps.copy_(torch.as_tensor(epoch_steps).reshape(t.steps.shape))
 
     @contextlib.contextmanager
     def scored_weights(self) -> Iterator[None]:
@@ -351,6 +427,15 @@ class TrainingStep:
     def finite(self) -> Tensor:
         """Return [R] whether all weights are finite."""
         return torch.isfinite(self.tensors.vector).all(-1).reshape(-1)
+
+
+def make_counters(
+    shape: tuple[int, ...], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the four counters of steps among `StepTensors`."""
+    zeros = (torch.zeros(shape, dtype=torch.long, device=device) for _ in range(4))
+    taken, began, steps, epoch_steps = zeros
+    return taken, began, steps, epoch_steps
 
 
 # -- pieces of a step ------------------------------------------------------------------------------

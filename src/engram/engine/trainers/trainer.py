@@ -9,7 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
+from engram.engine.admission import Draws
 from engram.engine.sampler import StepRows
+from engram.memory import Exemplars
 
 
 class Trainer(Protocol):
@@ -41,6 +43,10 @@ class Trainer(Protocol):
         """Count on from the steps [R] of earlier phases of the task."""
         ...
 
+    def plan(self, steps: np.ndarray, epoch_steps: np.ndarray) -> None:
+        """Note how many steps [R] the phase and each of its epochs shall have."""
+        ...
+
     def run(self, start: int, stop: int, lr: np.ndarray, live: np.ndarray) -> None:
         """Take the steps `start` to `stop` of the loaded rows, of runs that are `live` [R, S].
 
@@ -70,6 +76,14 @@ class Trainer(Protocol):
 
     def remembered(self, run: int, items: int) -> dict[str, Tensor]:
         """Return the values [n, ...] that a run stores with its first `items` exemplars."""
+        ...
+
+    def draw_from(self, draws: Draws) -> None:
+        """Let every step draw from memories which the method fills."""
+        ...
+
+    def held_exemplars(self, run: int) -> Exemplars:
+        """Return what the memory of a run holds that its method fills."""
         ...
 
     def finite(self) -> Tensor:

@@ -1,0 +1,135 @@
+"""Memories whose rows a method lets in one by one, while it trains: tables on the device.
+
+A reservoir looks at no network, so the sampler knows its contents ahead. What `Method.admit`
+decides may depend on anything that the step has computed, so the rows that a memory holds are
+tensors of the step, from which it draws and into which it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engram import keys
+from engram.engine.sampler import StepRows, join_memory_rows
+from engram.errors import bad
+from engram.learner.batch import TrainingRows
+from engram.learner.learner import RunLearner
+from engram.learner.tensor_tree import tree_map
+from engram.memory.exemplars import Exemplars
+from engram.methods.method import Method, Offer, Slots, State
+
+
+class HeldRows(NamedTuple):
+    """What R memories of M slots hold; slots are filled from the first one on."""
+
+    rows: TrainingRows  # [R?, M]
+    filled: Tensor  # [R?] slots in use
+    seen: Tensor  # [R?] rows that passed by
+
+    @classmethod
+    def from_tree(cls, tree: Any) -> HeldRows:
+        """Return the rows that a checkpoint holds as plain tuples."""
+        rows, filled, seen = tree
+        return cls(TrainingRows(*rows), filled, seen)
+
+    def exemplars(self) -> Exemplars:
+        """Return what the memory of a single run holds."""
+        count = int(self.filled)
+        rows, stages, y, *_ = (leaf[:count].cpu() for leaf in self.rows)
+        return Exemplars(rows, stages, y[:, 0], torch.arange(count), int(self.seen))
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How the steps of R runs draw from memories that their methods fill."""
+
+    slots: int
+    draws: int  # batches drawn per step
+    size: int  # rows of each
+    own: Tensor  # [R] how many of these rows a run uses
+    pair: bool  # whether they join the batch, or come separately
+
+    def __call__(self, rows: StepRows, held: HeldRows) -> StepRows:
+        """Return the rows of a step, of R runs or one, with what it draws from the memories."""
+        size = self.size if held.filled.ndim else int(self.own[0])
+        own = self.own if held.filled.ndim else self.own[0]
+        wanted = torch.arange(size, device=own.device) < own.unsqueeze(-1)
+        there = wanted & (held.filled > 0).unsqueeze(-1)
+        batches = []
+        for number in range(self.draws):
+            key = keys.fold(rows.key, "memory", number)
+            slot = keys.randint(key, held.filled.clamp(min=1), size)  # [R?, m]
+            drawn = held.rows.gather(slot)
+            batches.append(drawn._replace(w=there.to(rows.main.w.dtype) * drawn.w, slot=slot))
+        if not self.pair:
+            return rows._replace(apart=tuple(batches))
+        main, passes = join_memory_rows(batches[0], rows.main, rows.passes)
+        return rows._replace(main=main, passes=passes)
+
+
+def hold_exemplars(learners: Sequence[RunLearner], rows: StepRows, slots: int) -> HeldRows:
+    """Return the exemplars of several learners [R, M]; free slots repeat a row of the task."""
+    each = []
+    for number, learner in enumerate(learners):
+        kept = learner.exemplars
+        spare = TrainingRows(*(leaf[number, 0, :1].cpu() for leaf in rows.main))
+        items = learner.items(kept.rows, kept.stages) if len(kept) else spare
+        place = torch.arange(slots)
+        found = items.take(place.where(place < len(items.rows), 0))
+        each.append(found._replace(w=torch.ones(slots, dtype=rows.main.w.dtype), slot=place))
+    device = rows.main.rows.device
+    table = TrainingRows(*(torch.stack(leaves).to(device) for leaves in zip(*each, strict=True)))
+    counts = [[len(one.exemplars), one.exemplars.seen] for one in learners]
+    filled, seen = torch.tensor(counts, device=device).unbind(-1)
+    return HeldRows(table, filled.clone(), seen.clone())
+
+
+def admit_rows(
+    method: Method, held: HeldRows, tables: Mapping[str, Tensor], rows: TrainingRows,
+    passes: Tensor, values: Mapping[str, Tensor], key: Tensor, state: State,
+) -> tuple[HeldRows, Tensor, State]:  # fmt: skip
+    """Offer the rows [B] of a step that `passes` to a memory, one after the other.
+
+    Returns what it holds, the slot that each row has entered and still holds, or -1, and the state
+    of the method. `tables` [M, ...] and `values` [B, ...] are what `Method.remember` returned.
+    """
+    (kept, filled, seen), slots = held, held.rows.length
+    place = torch.arange(slots, device=filled.device)
+    newest = torch.full_like(place, -1)  # [M] which row of the step a slot holds
+    for number in range(rows.length):
+        row = TrainingRows(*(leaf[number] for leaf in rows))
+        own = {name: value[number] for name, value in values.items()}
+        offer = Offer(row.y, row.stages, own, torch.as_tensor(keys.fold(key, "admit", number)))
+        memory = Slots(kept.y, kept.stages, tables, place < filled, seen)
+        slot, changed = check_admitted(method, method.admit(offer, memory, state))
+        comes = passes[number]
+        enters = comes & (slot >= 0)
+        here = (place == torch.where(filled < slots, filled, slot)) & enters  # [M]
+        kept = TrainingRows(*(_put(here, new, old) for new, old in zip(row, kept, strict=True)))
+        tables = {name: _put(here, own[name], table) for name, table in tables.items()}
+        newest = torch.where(here, number, newest)
+        filled = filled + (enters & (filled < slots))
+        seen = seen + comes
+        state = tree_map(lambda new, old, c=comes: torch.where(c, new, old), changed, state)
+    entered = newest == torch.arange(rows.length, device=place.device)[:, None]  # [B, M]
+    into = torch.where(entered.any(1), entered.to(torch.uint8).argmax(1), -1)
+    return HeldRows(kept._replace(slot=place), filled, seen), into, state
+
+
+def _put(here: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Return a table [M, ...] with a new entry where `here` [M]."""
+    return torch.where(here.reshape(-1, *[1] * (old.ndim - 1)), new.to(old.dtype), old)
+
+
+def check_admitted(method: Method, found: Any) -> tuple[Tensor, State]:
+    """Return the slot and the state that `admit` returned; raise for anything else."""
+    if isinstance(found, tuple) and len(found) == 2:
+        slot, state = found
+        if isinstance(slot, Tensor) and slot.ndim == 0 and isinstance(state, dict):
+            return slot, state
+    raise bad(f"{type(method).__name__}.admit", "(slot, state), the slot a tensor []", found)
