@@ -63,6 +63,7 @@ METHOD_CHECKS: tuple[Check, ...] = (
     leakage_rules.check_labels_out_of_sight_do_not_matter,
     leakage_rules.check_lost_rows_do_not_matter,
     leakage_rules.check_places_of_test_rows_do_not_matter,
+    leakage_rules.check_closed_networks_wait,
     leakage_rules.check_keeps_no_samples_outside_its_memory,
     leakage_rules.check_holds_no_more_for_more_rows,
     leakage_rules.check_exemplars_are_trained_on,

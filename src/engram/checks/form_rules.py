@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from engram.checks.check_report import BrokenRule, find_place, require
 from engram.checks.toy_runs import (
     EXACT,
+    MODELS,
+    SAMPLE,
     all_finite,
     make_runs,
     make_streams,
@@ -44,7 +46,7 @@ from engram.methods.method import (
     RootFile,
     describe_wrong_arguments,
 )
-from engram.models.build import check_head
+from engram.models.build import build, check_head
 from engram.models.forward_pass import Output
 from engram.streams.stream_outline import LatentOutline, StreamOutline
 
@@ -180,9 +182,12 @@ INSPECTIONS: dict[str, Callable[..., str]] = {
 
 
 def _inspect_networks(method: Method) -> None:
-    found = method.networks(
-        StreamOutline.from_stream(make_streams()[0]).with_features(16, LatentOutline((16,), False))
-    )
+    stream = make_streams()[0]
+    outline = StreamOutline.from_stream(stream).with_features(
+        16, LatentOutline((16,), False),
+        lambda: build(MODELS["plain"], sample_shape=SAMPLE, classes=len(stream.order), seed=0),
+    )  # fmt: skip
+    found = method.networks(outline)
     place = find_place(type(method), "networks")
     named = isinstance(found, Mapping) and all(
         isinstance(name, str) and isinstance(module, nn.Module | Network)

@@ -26,7 +26,7 @@ from engram.deploy.estimator import (
 from engram.deploy.new_task import Array, NewTask, extend_stream, label_kind, remaining_rows
 from engram.deploy.program_export import export_program
 from engram.deploy.snapshot import LearnerSnapshot
-from engram.deploy.widen_head import widen_learner
+from engram.deploy.widen_head import lacks_room, widen_learner
 from engram.engine.backend import probe_numerics
 from engram.engine.engine import Engine
 from engram.engine.portable_state import PortableState, export_state, restore_state
@@ -141,7 +141,7 @@ class Learner(Estimator):
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
                 warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=2)
             stream = extend_stream(found, new, self._settings)
-            if found is not None and found.columns < len(stream.order):
+            if found is not None and lacks_room(found, self._settings, stream):
                 found = widen_learner(found, self._settings, stream, self._keyed)
             run = self._settings.run(stream)
             learner = _train_last_task(run, found, self._device, progress)

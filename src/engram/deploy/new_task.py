@@ -181,6 +181,7 @@ def extend_stream(
         data=data, tasks=(*tasks, task), head=settings.head, name="learner",
         reserved=tuple(range(len(names), width)),
         sizes=(*(one["rows"] for one in past), len(new.x)),
+        room=0 if found is None else found.facts.get("room", 0),
     )  # fmt: skip
 
 
@@ -223,8 +224,10 @@ def _make_past_task(one: dict[str, Any], stage: int, stages: Tensor) -> Task:
     )  # fmt: skip
 
 
-def make_placeholder_stream(found: PortableState, width: int, classes: int = 1) -> OpenEndedStream:
-    """Make a stream that fixes shapes only: two made-up rows per class."""
+def make_placeholder_stream(
+    found: PortableState, width: int, classes: int = 1, room: int = 0
+) -> OpenEndedStream:
+    """Make a stream that fixes shapes only: two made-up rows per class, and room for tasks."""
     about = found.facts["inputs"]
     drawn = keys.uniform(keys.fold(0, "made up"), 2 * classes, *about["shape"])
     blank = (255 * drawn if about["dtype"] == "uint8" else drawn).to(DTYPES[about["dtype"]])
@@ -234,8 +237,9 @@ def make_placeholder_stream(found: PortableState, width: int, classes: int = 1) 
     data = make_data(blank, y, names, width, about, rows)
     task = Task(train=rows, test=_NO_ROWS, new=tuple(range(classes)))
     return OpenEndedStream(
-        data=data, tasks=(task,), head=found.facts["head"], reserved=tuple(range(classes, width))
-    )
+        data=data, tasks=(task,), head=found.facts["head"], reserved=tuple(range(classes, width)),
+        room=max(room, found.facts.get("room", 0)),
+    )  # fmt: skip
 
 
 # Labels as a user writes them, and their names.
@@ -360,6 +364,8 @@ class OpenEndedStream(Stream):
         Class ids that no task has introduced yet; their columns come last and stay closed.
     sizes
         Number of training rows of each task when it was learnt. Empty: the present number.
+    room
+        Number of tasks for which networks that grow with the tasks are made, if that is more.
 
     Examples
     --------
@@ -375,6 +381,7 @@ class OpenEndedStream(Stream):
 
     reserved: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
+    room: int = 0
 
     def may_be_empty(self, stage: int) -> bool:
         return stage < len(self.tasks) - 1

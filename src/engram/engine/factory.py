@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -226,7 +227,17 @@ def _outline(run: Run, net: Classifier) -> StreamOutline:
         outline = outline.with_input_shape((net.frozen.width,))
     if not run.method.implements("networks"):
         return outline
-    return outline.with_features(net.features, latent_outline(net, outline.data.sample_shape))
+    latents = latent_outline(net, outline.data.sample_shape)
+    numbers = itertools.count()
+
+    def build_model() -> nn.Module:
+        seed = int(keys.fold(run.seed, "further model", next(numbers)))
+        return build(
+            run.model, sample_shape=run.stream.data.sample_shape, classes=len(run.stream.order),
+            seed=seed, head=run.method.head,
+        )  # fmt: skip
+
+    return outline.with_features(net.features, latents, build_model)
 
 
 def _root_file(run: Run) -> RootFile | None:

@@ -24,7 +24,7 @@ from engram.learner.gradients import Term, Transform, Weights, average_gradient,
 from engram.learner.networks import FunctionalNet, Net
 from engram.learner.objectives import SCOPES, competing_classes
 from engram.learner.parameter_layout import Networks, Views
-from engram.learner.tensor_tree import nbytes
+from engram.learner.tensor_tree import leaves, nbytes
 from engram.memory.exemplars import Exemplars
 from engram.models.forward_pass import Output
 from engram.streams.access_guard import Ledger, MethodView, check_row_numbers
@@ -112,7 +112,7 @@ class RunLearner:
     def open_classes(self, stage: int) -> None:
         """Enter a task and open its new columns; all but unopened columns become trainable."""
         self.enter(stage)
-        self.free = self.networks.free(self.seen).to(self.device, copy=True)
+        self.free = self.networks.free(self.seen, stage).to(self.device, copy=True)
 
     def enter(self, stage: int) -> None:
         """Enter a task without changing `free`: for a learner that copies another one."""
@@ -380,14 +380,24 @@ def memory_nbytes(learner: RunLearner) -> int:
 
 def generator_nbytes(learner: RunLearner) -> int:
     """Return the bytes of networks that count as memory."""
-    total = 0
+    total, closed = 0, learner.networks.closed(learner.stage)
     for name, settings in learner.networks.settings.items():
-        if settings.counts:
-            start, stop = learner.networks.places(name)
+        if settings.counts and f"{name}." not in closed:
             held = {**learner.buffers, **learner.networks.constants}
             own = {k: v for k, v in held.items() if k.startswith(f"{name}.")}
-            total += (stop - start) * learner.vector.element_size() + nbytes(own)
+            size = _count_parameters(learner, name) * learner.vector.element_size()
+            total += size + nbytes(own)
     return total
+
+
+def count_closed(learner: RunLearner) -> int:
+    """Count the parameters of networks that later tasks open."""
+    names = (prefix[:-1] for prefix in learner.networks.closed(learner.stage))
+    return sum(_count_parameters(learner, name) for name in names)
+
+
+def _count_parameters(learner: RunLearner, name: str) -> int:
+    return sum(one.stop - one.start for one in learner.networks.places(name))
 
 
 def nbytes_by_kind(learner: RunLearner) -> dict[str, int]:
@@ -396,11 +406,22 @@ def nbytes_by_kind(learner: RunLearner) -> dict[str, int]:
     Kinds: ``parameters`` and ``buffers`` of the main network; ``networks``: additional networks
     with their buffers; ``state`` of the method; ``optimizer``; ``exemplars``: `memory_nbytes`.
     Constant parameters count with their network, although runs that train together share them.
+    Networks that later tasks open count from then on.
     """
     networks, buffers, constants = learner.networks, learner.buffers, learner.networks.constants
     fixed = sum(v.nbytes for k, v in constants.items() if k.startswith("net."))
     main = networks.main_size * learner.vector.element_size() + fixed
     own = sum(buffers[k].nbytes for k in networks.main_buffers if k in buffers)
+    absent, moments = 0, 0
+    if prefixes := networks.closed(learner.stage):
+        closed = count_closed(learner)
+        absent = closed * learner.vector.element_size() + sum(
+            v.nbytes for k, v in {**buffers, **constants}.items() if k.startswith(prefixes)
+        )
+        moments = sum(
+            closed * leaf.element_size() for leaf in leaves(learner.opt)
+            if leaf.shape[-1:] == learner.vector.shape
+        )  # fmt: skip
     return {
         "parameters": main,
         "buffers": own,
@@ -409,8 +430,9 @@ def nbytes_by_kind(learner: RunLearner) -> dict[str, int]:
         - main
         + nbytes(buffers)
         - own
+        - absent
         - generator_nbytes(learner),
         "state": nbytes(learner.state),
-        "optimizer": nbytes(learner.opt),
+        "optimizer": nbytes(learner.opt) - moments,
         "exemplars": memory_nbytes(learner),
     }

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from engram.learner.learner import RunLearner
+from engram.learner.learner import RunLearner, count_closed
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records.long_table import Rows
@@ -74,7 +74,7 @@ def run_facts(learner: RunLearner, *, seconds: float, steps: int) -> Mapping[str
     facts: dict[str, float] = {
         "seconds": seconds,
         "steps": steps,
-        "parameters": learner.vector.numel(),
+        "parameters": learner.vector.numel() - count_closed(learner),
         "state_bytes": size["state"],
         "network_bytes": size["networks"],
         "buffer_bytes": size["buffers"],
