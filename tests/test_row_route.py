@@ -27,7 +27,7 @@ from engram.learner.batch import Batch, TrainingRows
 from engram.learner.tensor_tree import leaves, tree_map
 from engram.memory import Exemplars, Memory
 from engram.methods import ER
-from engram.methods.method import compute_scores
+from engram.methods.method import compute_answer
 from engram.probes.stage_view import StageView
 from engram.probes.standard_probes import Accuracy
 from engram.records import Result
@@ -121,9 +121,10 @@ def test_a_test_row_becomes_a_number_through_ten_types(monkeypatch):
     rows, stages = items_of(stream)
     place = rows.tolist().index(row)
     with torch.no_grad():
-        output = learner.net()(learner.feed(rows, stages))
+        x = learner.feed(rows, stages)
+        output = compute_answer(plan.run.method, learner.net(), x, learner.state)
     hop(learner.net, output)
-    scores = compute_scores(plan.run.method, output, learner.state)[place]
+    scores = output.logits[place]
     hop(train_task, result)
     assert torch.equal(scores, torch.as_tensor(result.scores[place]))
     stage_records.set_plan(result, plan)

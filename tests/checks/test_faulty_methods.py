@@ -43,7 +43,7 @@ def twice(self, net, batch, state):
     ("name", "verb"),
     [
         ("los", "loss"), ("Loss", "loss"), ("compute_loss", "loss"), ("finnish", "finish"),
-        ("on_start", "start"), ("training_step", "step"), ("score", "scores"),
+        ("on_start", "start"), ("training_step", "step"), ("answers", "answer"),
         ("gradients", "gradient"), ("network", "networks"),
     ],
 )  # fmt: skip
@@ -256,8 +256,9 @@ class LogOfZero(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class BadScores(Method):
-    def scores(self, output, state):
-        return output.logits / 0
+    def answer(self, net, x, state, stage):
+        output = net(x)
+        return output._replace(logits=output.logits / 0)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +266,7 @@ class BadScores(Method):
     [
         (Explodes, "term 'pull' is .* it grows from step to step, so lower its strength"),
         (LogOfZero, "term 'odd' is -inf in step 0 .* the logarithm of 0"),
-        (BadScores, "scores hold infinite numbers .* look at scores"),
+        (BadScores, "scores hold infinite numbers .* look at answer"),
     ],
 )
 def test_divergence_is_named_once(kind, words):
@@ -300,7 +301,8 @@ def stiff(self, net, batch, state):
     [
         ({"loss": lambda self, net, batch, state: {"task": 0 * net.task(batch)}},
          "the loss does not reach the networks"),
-        ({"scores": lambda self, output, state: -output.logits}, "look at scores"),
+        ({"answer": lambda self, net, x, *_: net(x)._replace(logits=-net(x).logits)},
+         "look at answer"),
         ({"start": frozen}, "the weights do not move: look at start"),
         ({"gradient": lambda self, grad, batch, state: 0 * grad(batch)},
          "the weights do not move: look at gradient"),
@@ -497,11 +499,12 @@ def softmax(self, net, batch, state):
     return {"task": 2 * masked_ce(logits, batch.target, batch.open, batch.w)}
 
 
-def nearest(self, output, state):
-    return output.logits - output.logits.amax(-1, keepdim=True)  # the best at 0, none above
+def nearest(self, net, x, state, stage):
+    output = net(x)  # the best at 0, none above
+    return output._replace(logits=output.logits - output.logits.amax(-1, keepdim=True))
 
 
-@pytest.mark.parametrize("own", [{"loss": softmax}, {"scores": nearest}], ids=["loss", "scores"])
+@pytest.mark.parametrize("own", [{"loss": softmax}, {"answer": nearest}], ids=["loss", "answer"])
 def test_a_threshold_that_is_declared_and_not_learnt_is_a_failure(own):
     found, message = the_fault(method(decides=("argmax", "threshold"), **own))
     assert found == "label sets"
@@ -559,7 +562,8 @@ def test_a_run_that_diverged_needs_no_scores_of_its_own():
     def finish(self, learner, task):
         learner.state = {"scale": torch.ones_like(learner.vector[:1])}
 
-    def scores(self, output, state):
-        return output.logits * state["scale"]
+    def answer(self, net, x, state, stage):
+        output = net(x)
+        return output._replace(logits=output.logits * state["scale"])
 
-    equality_rules.check_a_diverging_run_harms_no_other(method(finish=finish, scores=scores)())
+    equality_rules.check_a_diverging_run_harms_no_other(method(finish=finish, answer=answer)())

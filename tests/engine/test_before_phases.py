@@ -63,7 +63,7 @@ def test_what_it_froze_stands_still_until_the_task_ends(together):
     for stage in Engine(group, device="cpu", together=together).stages():
         learner = stage.learner
         pruned = learner.state["pruned"].bool()
-        columns = ~learner.networks.free(learner.seen)
+        columns = ~learner.networks.free(learner.seen, learner.stage)
         assert (pruned & ~columns).sum() > 10
         assert not learner.vector[pruned & ~columns].any()
         assert learner.vector[~pruned].any()
@@ -125,7 +125,7 @@ def test_every_method_calls_its_own(together):
     for stage in Engine(runs, device="cpu", together=together).stages():
         if not stage.stage:
             begun = stage.learner.state["begun"]
-            free = stage.learner.networks.free(stage.learner.seen)
+            free = stage.learner.networks.free(stage.learner.seen, stage.learner.stage)
             met.append(torch.equal(begun[free], (fresh * methods[stage.run].share)[free]))
     assert met == [True, True]
 

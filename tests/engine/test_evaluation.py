@@ -28,6 +28,7 @@ from engram.learner.batch import Batch
 from engram.learner.networks import Net
 from engram.losses import masked_ce, multi_hot
 from engram.methods.method import Method, State, Terms
+from engram.models.forward_pass import Output
 from engram.records import EvaluationItems, head_views
 from engram.streams import Stream, class_incremental, hierarchical
 
@@ -236,13 +237,14 @@ def test_join_decides_as_all_of_its_parts_do() -> None:
     assert methods.Join(methods.ER(), methods.LwF()).decides == ("argmax",)
 
 
-def test_scores_of_a_method_decide_not_its_logits() -> None:
-    """Bias subtracted in `scores` moves the threshold with it."""
+def test_the_answer_of_a_method_decides_not_the_logits_of_its_network() -> None:
+    """Bias subtracted in `answer` moves the threshold with it."""
 
     @dataclass(frozen=True)
     class Shy(methods.Finetune):
-        def scores(self, output: object, state: State) -> Tensor:
-            return output.logits - 1e3  # type: ignore[attr-defined, no-any-return]
+        def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
+            output = net(x)
+            return output._replace(logits=output.logits - 1e3)
 
     result = engram.run(tree(), method=Shy(), epochs=1, device="cpu")
     assert np.nanmax(result.matrix) == 0.0

@@ -35,7 +35,7 @@ class ToyLearner:
     def labels(self, rows: Tensor) -> Tensor:
         return self.table[rows]
 
-    def outputs(self, rows: Tensor) -> Said:
+    def answers(self, rows: Tensor) -> Said:
         self.asked.append(rows)
         return Said(self.features[rows], self.logits[rows])
 

@@ -92,9 +92,9 @@ def leave(name, value):
         ),
         ("gradient", lambda self, grad, *_: grad.vector, r"Odd.gradient: expected grad to be call"),
         (
-            "scores",
-            lambda self, out, _: out.logits[:, :1],
-            r"Odd.scores: expected scores \(\d+, 6\)",
+            "answer",
+            lambda self, net, x, *_: net(x)._replace(logits=net(x).logits[:, :1]),
+            r"Odd.answer: expected an Output .*with logits \(\d+, 6\)",
         ),
         ("phases", lambda self, *_: Phase(), r"Odd.phases\(0\): expected a tuple of Phase"),
         ("replay", lambda self, *_: None, r"Odd.replay\(0\): expected a ReplaySpec"),

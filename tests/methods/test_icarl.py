@@ -104,11 +104,15 @@ def test_nearest_mean() -> None:
     torch.testing.assert_close(plain[0], features[:2].mean(0))
     far = mean_distances(x, plain, normalize=False)[0, :2]
     assert far.tolist() == pytest.approx([0.970824, 0.970824], abs=1e-5)
-    state = {"means": plain, "valid": valid}
-    found = ICaRL(nme_normalize=False).scores(Output(2 * x, torch.zeros(1, 3)), state)[0]
+
+    def answer(method, x, means):
+        state = {"means": means, "valid": valid}
+        return method.answer(lambda x: Output(x, torch.zeros(1, 3)), x, state, torch.tensor(-1))
+
+    found = answer(ICaRL(nme_normalize=False), 2 * x, plain).logits[0]
     assert found[:2].tolist() == pytest.approx([0.0, 1.892749 - 2.415057], abs=1e-5)
     assert found[2] < found[1]
-    scores = ICaRL().scores(Output(x, torch.zeros(1, 3)), {"means": means, "valid": valid})[0]
+    scores = answer(ICaRL(), x, means).logits[0]
     assert scores.argmax() == 0
     assert (scores[0] - scores[1]).item() == pytest.approx(0.507969 - 0.429311, abs=1e-5)
     assert scores[2].item() == pytest.approx(

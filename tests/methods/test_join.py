@@ -88,8 +88,9 @@ class Extra(Method):
 class Backwards(Method):
     head: ClassVar[str] = "cosine"
 
-    def scores(self, output: Output, state: State) -> Tensor:
-        return -output.logits
+    def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
+        output = net(x)
+        return output._replace(logits=-output.logits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +202,7 @@ def test_states_are_kept_apart_and_empty_ones_survive() -> None:
         ((ER(), ER(mix="union")), "memory or replay.*paired.* and .*union"),
         ((ER(), Joint()), "memory or replay.*ER.* and .*Joint"),
         ((Half(), Pull(), Half()), "a gradient.*Half.* and .*Half"),
-        ((Backwards(), ICaRL()), "scores.*Backwards.* and .*ICaRL"),
+        ((Backwards(), ICaRL()), "an answer.*Backwards.* and .*ICaRL"),
         ((Backwards(), Warm(), Other()), r"same head.*Warm.*scale=10.* and .*Other.*scale=4"),
         ((Backwards(), Bare()), "same head.*Backwards.*'cosine'.* and .*Bare.*'linear'"),
         ((), "at least one method"),
@@ -225,7 +226,7 @@ def test_what_the_parts_declare() -> None:
     assert set(Join(Pull(), Extra()).networks(STREAM)) == {"generator"}
     with pytest.raises(BadArgument, match="generator"):
         Join(Extra(), Extra()).networks(STREAM)
-    assert [verb for verb in ("start", "step", "gradient", "scores") if join.implements(verb)] == [
+    assert [verb for verb in ("start", "step", "gradient", "answer") if join.implements(verb)] == [
         "start",
         "step",
     ]

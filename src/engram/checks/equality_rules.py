@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from engram import keys
 from engram.checks.check_report import BrokenRule, DoesNotApply, explain, require
 from engram.checks.failure_causes import explain_lockstep_difference, explain_no_difference
 from engram.checks.toy_runs import (
@@ -36,6 +37,7 @@ from engram.checks.toy_runs import (
     make_streams,
     replace_field,
     shrink_settings,
+    spy_on,
     train_runs,
     train_runs_alone,
     trees_equal,
@@ -44,6 +46,7 @@ from engram.checks.toy_runs import (
 from engram.data.dataset import Data
 from engram.engine import checkpoints as checkpoint
 from engram.engine.engine import Engine
+from engram.engine.evaluation import test_items, told_task
 from engram.engine.run_definition import Run
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
@@ -52,7 +55,6 @@ from engram.learner.tensor_tree import leaves, tree_map
 from engram.methods.finetune import Finetune
 from engram.methods.join import Join
 from engram.methods.method import Method, check_step
-from engram.models.forward_pass import Output
 from engram.streams import Stream, class_incremental
 
 TOO_STRONG_HINT = "lower its strengths: the runs of this check explode (SGD, learning rate 0.02)"
@@ -219,7 +221,7 @@ def _data_with_broken_class() -> Data:
 
 def check_it_does_something(method: Method) -> None:
     """From the second task on, weights or scores differ from those of plain finetuning."""
-    verbs = ("replay", "loss", "gradient", "step", "scores", "start", "phases", "finish")
+    verbs = ("replay", "loss", "gradient", "step", "answer", "start", "phases", "finish")
     if not any(method.implements(verb) for verb in (*verbs, "networks")):
         raise DoesNotApply("it is finetuning")
     mine, plain = (
@@ -334,15 +336,55 @@ def check_scores_row_by_row(method: Method) -> None:
     at = enter_task(shrink_settings(method), stage=2)
     learner = at.learners[0]
     batch = learner.batch()
-    output = learner.net()(batch.x)
-    whole = at.method.scores(output, learner.state)
+    told = torch.tensor(told_task(learner, at.method, learner.stage))
+    whole = at.method.answer(learner.net(), batch.x, learner.state, told).logits
     columns = len(learner.opened)
     shape = tuple(whole.shape) == (len(batch.x), columns)
     require(shape, f"scores must be [rows, {columns}], they are {tuple(whole.shape)}")
-    alone = at.method.scores(Output(output.features[:3], output.logits[:3]), learner.state)
+    alone = at.method.answer(learner.net(), batch.x[:3], learner.state, told).logits
     require(
         largest_gap(alone, whole[:3]) < 1e-12, "scores mix rows: use no statistics of the batch"
     )
+
+
+def check_the_task_stays_unknown(method: Method) -> None:
+    """Answers know the task of a row only where the stream gives it and the method declares it."""
+    told: list[int] = []
+
+    def listen(original: Callable[..., Any], net: Any, x: Tensor, state: Any, stage: Tensor) -> Any:
+        told.append(int(stage))
+        return original(net, x, state, stage)
+
+    method = shrink_settings(method)
+    if not method.implements("answer"):
+        raise DoesNotApply("it answers what its network does")
+    stream = make_streams()[0]
+    if method.task_identity != "required":
+        brief = replace(EXACT, epochs=1)
+        runs = make_runs(spy_on(method, "answer", listen), [stream], training=brief)
+        after = train_runs(runs)[0, len(stream) - 1]
+        require(set(told) == {-1}, "answers are told the task of a row that no stream gives")
+        # what the order or the company of rows gives away is the task, too
+        learner = after.stage.learner
+        rows, stages = test_items(learner.stream)
+        order = keys.permutation(keys.fold(0, "mixed"), len(rows), len(rows))
+        x = learner.feed(rows[order], stages[order])
+        found = method.answer(learner.net(), x, learner.state, torch.tensor(-1)).logits
+        gap = largest_gap(found.float(), torch.as_tensor(after.scores)[order])
+        require(gap < 1e-5, "scores depend on the order in which rows of several tasks come")
+    if method.task_identity == "ignored":
+        at = enter_task(method, stage=1)
+        learner = at.learners[0]
+        x = learner.batch().x
+        each = [
+            method.answer(learner.net(), x, learner.state, torch.tensor(stage)).logits
+            for stage in (-1, 0, 1)
+        ]
+        require(
+            all(torch.equal(each[0], one) for one in each[1:]),
+            "answer depends on the task of a row, which it is told only if the method declares "
+            "task_identity = 'used' or 'required'",
+        )
 
 
 def check_maps_without_host_decisions(method: Method) -> None:

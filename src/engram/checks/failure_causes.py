@@ -59,10 +59,10 @@ def explain_no_learning(method: Method, trained: Trained, training: Training) ->
     last = trained[max(trained)]
     (logits,) = score_test_items([last.stage.learner], [Finetune()])
     by_scores, by_logits = accuracies(last)[-1], accuracies(last._replace(scores=logits))[-1]
-    if method.implements("scores") and by_logits > by_scores:
+    if method.implements("answer") and by_logits > by_scores:
         return (
             f"after the last task the networks' logits are right in {by_logits:.2f} of its rows, "
-            f"scores in {by_scores:.2f}: look at scores"
+            f"the answers in {by_scores:.2f}: look at answer"
         )
     sizes = {name: f"{float(slope.norm()):.1e}" for name, slope in found.items()}
     return (

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from engram.checks.check_report import BrokenRule, find_place, require
 from engram.checks.toy_runs import (
     EXACT,
+    MODELS,
+    SAMPLE,
     all_finite,
     make_runs,
     make_streams,
@@ -44,7 +46,8 @@ from engram.methods.method import (
     RootFile,
     describe_wrong_arguments,
 )
-from engram.models.build import check_head
+from engram.models.build import build, check_head
+from engram.models.forward_pass import Output
 from engram.streams.stream_outline import LatentOutline, StreamOutline
 
 SINGLE = replace(EXACT, precision="float32", epochs=1)
@@ -138,10 +141,14 @@ def _inspect_state(verb: str) -> Callable[..., str]:
     return look
 
 
-def _inspect_scores(found: Any, output: Any, _state: Any) -> str:
-    wanted = tuple(output.logits.shape)
-    good = isinstance(found, Tensor) and tuple(found.shape) == wanted
-    return "" if good else f"scores must be [rows, classes] {wanted}, they are {_kind(found)}"
+def _inspect_answer(found: Any, net: Any, x: Any, _state: Any, _stage: Any) -> str:
+    wanted = len(x), net.networks.classes
+    if not isinstance(found, Output):
+        return f"answer must return an Output, as net(x) is one, it returns {_kind(found)}"
+    good = isinstance(found.logits, Tensor) and tuple(found.logits.shape) == wanted
+    return "" if good else (
+        f"the logits of answer must be [rows, classes] {wanted}, they are {_kind(found.logits)}"
+    )  # fmt: skip
 
 
 def _inspect_host(verb: str, found: Any, learner: Any, _task: Any) -> str:
@@ -170,14 +177,17 @@ INSPECTIONS: dict[str, Callable[..., str]] = {
     "remember": _inspect_remembered,
     "gradient": _inspect_direction,
     "step": _inspect_state("step"),
-    "scores": _inspect_scores,
+    "answer": _inspect_answer,
 }
 
 
 def _inspect_networks(method: Method) -> None:
-    found = method.networks(
-        StreamOutline.from_stream(make_streams()[0]).with_features(16, LatentOutline((16,), False))
-    )
+    stream = make_streams()[0]
+    outline = StreamOutline.from_stream(stream).with_features(
+        16, LatentOutline((16,), False),
+        lambda: build(MODELS["plain"], sample_shape=SAMPLE, classes=len(stream.order), seed=0),
+    )  # fmt: skip
+    found = method.networks(outline)
     place = find_place(type(method), "networks")
     named = isinstance(found, Mapping) and all(
         isinstance(name, str) and isinstance(module, nn.Module | Network)
@@ -277,7 +287,7 @@ def _divergence(
 
 
 def _list_writing_verbs(method: Method) -> str:
-    verbs = [v for v in ("start", "phases", "gradient", "step", "finish", "scores")
+    verbs = [v for v in ("start", "phases", "gradient", "step", "finish", "answer")
              if method.implements(v)]  # fmt: skip
     return ", ".join(verbs) or "the networks"
 

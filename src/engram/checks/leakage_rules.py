@@ -40,7 +40,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import flatten, tree_map, tree_shapes
 from engram.memory import Exemplars
-from engram.methods.method import Method
+from engram.methods.method import Method, Network
 from engram.streams import Stream, Task, class_incremental
 
 
@@ -309,6 +309,44 @@ def _next_stage(method: Method, stream: Stream, after: RunLearner) -> StageCopy:
 
 
 # -- the evaluation ------------------------------------------------------------------------------
+def check_closed_networks_wait(method: Method) -> None:
+    """Before the task that opens a network, nothing depends on it, and its bytes do not count."""
+    method = shrink_settings(method)
+    stream = make_streams()[0]
+    runs = make_runs(method, [stream])
+    (settings,) = [Engine(runs, device="cpu").learner(run).networks.settings for run in runs]
+    if not any(own.opens for own in settings.values()):
+        raise DoesNotApply("no network is opened by a later task")
+    usual = train_runs(runs)
+    for stage in sorted({own.opens for own in settings.values()} & set(range(1, len(stream)))):
+
+        def make_noise(original: Any, outline: Any, least: int = stage) -> Any:
+            found = original(outline)
+            for name, one in found.items():
+                if isinstance(one, Network) and one.opens >= least:
+                    for weight in one.module.parameters():
+                        weight.data += keys.normal(keys.fold(0, name), *weight.shape)
+            return found
+
+        other = train_runs(make_runs(spy_on(method, "networks", make_noise), [stream]))
+        for before in range(stage):
+            mine, there = usual[0, before], other[0, before]
+            one = mine.stage.learner
+            open_ = one.networks.free(one.seen | True, before)
+            same = torch.equal(mine.vector[open_], there.vector[open_])
+            same = same and np.array_equal(mine.scores, there.scores)
+            require(
+                same and trees_equal(mine.state, there.state),
+                f"task {before} depends on networks that task {stage} opens: ask them from then on",
+            )
+            start = one.networks.initial()[0]
+            require(
+                torch.equal(mine.vector[~open_], start[~open_].to(mine.vector)),
+                f"weights of networks that task {stage} opens change in task {before}: their bytes "
+                "do not count yet, so they stay as they are",
+            )
+
+
 def check_places_of_test_rows_do_not_matter(method: Method) -> None:
     """With half of the test rows in another order, training and scores stay the same."""
     stream = make_streams()[1]

@@ -114,7 +114,7 @@ def choose_model(method: Method, kind: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _asks_for_graphs(method: Method) -> bool:
-    stream = class_incremental(make_clouds((2, 2)))
+    stream = give_tasks(class_incremental(make_clouds((2, 2))), method)
     run = Run(stream=stream, method=method, model=MODELS["plain"], training=EXACT)
     learner = Engine([run], device="cpu").learner(run)
     learner.open_classes(0)
@@ -175,9 +175,21 @@ def make_runs(
     each = [methods] * len(on) if isinstance(methods, Method) else list(methods)
     network = choose_model(each[0], model)
     return [
-        Run(stream=stream, method=method, model=network, training=training, seed=seed)
+        Run(
+            stream=give_tasks(stream, method),
+            method=method,
+            model=network,
+            training=training,
+            seed=seed,
+        )
         for seed, (stream, method) in enumerate(zip(on, each, strict=True))
     ]
+
+
+def give_tasks(stream: Stream, method: Method) -> Stream:
+    """The stream with a head for each task, if the method needs to be given the task of a row."""
+    needs = method.task_identity == "required" and stream.head == "single"
+    return replace(stream, head="multi") if needs and stream.labels == "single" else stream
 
 
 def _copy_tensor(leaf: Any) -> Any:
@@ -292,7 +304,7 @@ def shorten_pretraining(method: Method) -> Method:
 
 def pretraining_rows(method: Method, stream: Stream, seed: int = 0) -> Tensor:
     """Rows that no task has, because a prologue reads them."""
-    run = Run(stream=stream, method=method, seed=seed)
+    run = Run(stream=give_tasks(stream, method), method=method, seed=seed)
     before = split_stream(run)[1]
     parts = [] if before is None else [task.train for task in before.tasks]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)

@@ -34,7 +34,7 @@ from engram.deploy.new_task import (
 )
 from engram.deploy.program_export import export_program
 from engram.deploy.snapshot import LearnerSnapshot
-from engram.deploy.widen_head import widen_learner
+from engram.deploy.widen_head import lacks_room, widen_learner
 from engram.engine.backend import probe_numerics
 from engram.engine.engine import Engine
 from engram.engine.portable_state import PortableState, export_state, restore_state
@@ -150,7 +150,7 @@ class Learner(Estimator):
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
                 warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=2)
             stream = extend_stream(found, new, self._settings)
-            if found is not None and found.columns < len(stream.order):
+            if found is not None and lacks_room(found, self._settings, stream):
                 found = widen_learner(found, self._settings, stream, self._keyed)
             run = self._settings.run(stream)
             learner = _train_last_task(run, found, self._device, progress)
@@ -208,9 +208,12 @@ class Learner(Estimator):
             now.detectors.update(key_detectors([detector]))
         return now.novelty(x, key, task)
 
-    def features(self, x: Any) -> Array:
-        """Compute features, the inputs of the last layer, [n, F]."""
-        return self._now.features(x)
+    def features(self, x: Any, *, task: int | None = None) -> Array:
+        """Compute features, the inputs of the last layer, [n, F].
+
+        `task` is needed where the answers of the method depend on it.
+        """
+        return self._now.features(x, task)
 
     @property
     def tasks(self) -> int:

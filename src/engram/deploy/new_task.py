@@ -179,6 +179,7 @@ def extend_stream(
         sizes=(*(one["rows"] for one in past), len(new.x)),
         sets=new.sets if found is None else learns_sets(found),
         information="incomplete" if found is None else found.facts["information"],
+        room=0 if found is None else found.facts.get("room", 0),
     )  # fmt: skip
 
 
@@ -243,8 +244,10 @@ def _make_past_task(one: dict[str, Any], stage: int, stages: Tensor) -> Task:
     )  # fmt: skip
 
 
-def make_placeholder_stream(found: PortableState, width: int, classes: int = 1) -> OpenEndedStream:
-    """Make a stream that fixes shapes only: two made-up rows per class."""
+def make_placeholder_stream(
+    found: PortableState, width: int, classes: int = 1, room: int = 0
+) -> OpenEndedStream:
+    """Make a stream that fixes shapes only: two made-up rows per class, and room for tasks."""
     about = found.facts["inputs"]
     drawn = keys.uniform(keys.fold(0, "made up"), 2 * classes, *about["shape"])
     blank = (255 * drawn if about["dtype"] == "uint8" else drawn).to(DTYPES[about["dtype"]])
@@ -256,6 +259,7 @@ def make_placeholder_stream(found: PortableState, width: int, classes: int = 1) 
     return OpenEndedStream(
         data=data, tasks=(task,), head=found.facts["head"], reserved=tuple(range(classes, width)),
         sets=learns_sets(found),
+        room=max(room, found.facts.get("room", 0)),
     )  # fmt: skip
 
 
@@ -447,6 +451,8 @@ class OpenEndedStream(Stream):
         Number of training rows of each task when it was learnt. Empty: the present number.
     sets
         Whether rows have sets of labels, even if every row so far has only one.
+    room
+        Number of tasks for which networks that grow with the tasks are made, if that is more.
 
     Examples
     --------
@@ -463,6 +469,7 @@ class OpenEndedStream(Stream):
     reserved: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     sets: bool = False
+    room: int = 0
 
     def may_be_empty(self, stage: int) -> bool:
         return stage < len(self.tasks) - 1

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from engram.deploy.new_task import DTYPES as STORED
 from engram.deploy.new_task import channel_shape
-from engram.deploy.snapshot import LearnerSnapshot
+from engram.deploy.snapshot import FixedNet, LearnerSnapshot
 from engram.engine.checkpoints import rebuild_tree, tree_structure
 from engram.errors import EngramError, bad, check_choice
 from engram.io import atomic_write, make_folders
 from engram.learner.feed import center_crop
 from engram.learner.tensor_tree import flatten
+from engram.methods.method import compute_answer
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 FACTS_FILE = "engram.json"  # stored with the program: classes and a description of the inputs
@@ -41,6 +42,9 @@ class Program(nn.Module):
         self.sets = snapshot.facts["labels"] == "set"
         shape = channel_shape(about)
         self.net = snapshot.bundle.get_submodule("net")
+        self.networks = snapshot.networks
+        # a method that answers by itself may ask any of its networks
+        self.bundle = snapshot.bundle if self.method.implements("answer") else None
         self.frozen = None if snapshot.frozen is None else copy.deepcopy(snapshot.frozen.module)
         self.dtype = snapshot.dtype
         self.register_buffer("mean", torch.tensor(about["mean"], dtype=self.dtype).reshape(shape))
@@ -67,7 +71,12 @@ class Program(nn.Module):
         if self.frozen is not None:
             x = self.frozen(x)
         leaves = {name: self.get_buffer(f"state_{i}") for i, name in enumerate(self._names)}
-        scores = self.method.scores(self.net(x), rebuild_tree(self._structure, leaves))
+        state = rebuild_tree(self._structure, leaves)
+        if self.bundle is None:
+            scores: Tensor = self.net(x).logits
+        else:
+            net = FixedNet(self.networks, self.bundle)
+            scores = compute_answer(self.method, net, x, state).logits
         scores = scores.index_select(1, self.get_buffer("columns"))
         return scores.sigmoid() if self.sets else scores.softmax(1)
 

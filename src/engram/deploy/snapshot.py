@@ -26,8 +26,9 @@ from engram.engine.portable_state import PortableState, restore_state
 from engram.engine.training import PRECISIONS
 from engram.errors import bad, check_int
 from engram.learner.feed import Feed
-from engram.learner.networks import Net
+from engram.learner.networks import AnsweringNet, Net
 from engram.learner.parameter_layout import Networks, Views
+from engram.methods.method import compute_answer, tells_task
 from engram.models.classifier import Encoder
 from engram.models.forward_pass import Output
 from engram.novelty.detector import Detector
@@ -154,7 +155,7 @@ class LearnerSnapshot:
         shut, parts = ~self.open_columns(task), []
         with inference_numerics(self.precision):
             for some in self.prepare(x).split(ROWS_AT_ONCE):
-                found = self.method.scores(self.net()(some), self.state)
+                found = self.answer(some, task).logits
                 parts.append(found.masked_fill(shut, -torch.inf).float().cpu())
         return torch.cat(parts)
 
@@ -172,11 +173,23 @@ class LearnerSnapshot:
         found: Array = share[:, self.columns].double().numpy()
         return found
 
+    def answer(self, x: Tensor, task: int | None = None) -> Output:
+        """Compute what the method answers about prepared inputs."""
+        return compute_answer(self.method, self.net(), x, self.state, self._told(task))
+
+    def _told(self, task: int | None) -> int:
+        """Return the task that the method is told, -1 for none; raise if it needs one."""
+        if not tells_task(self.method, self.facts["head"]):
+            return -1
+        self.open_columns(task)  # raises
+        return -1 if task is None else task
+
     @torch.no_grad()
-    def features(self, x: Any) -> Array:
+    def features(self, x: Any, task: int | None = None) -> Array:
         """Compute the inputs of the last layer, [n, F]."""
+        self._told(task)
         with inference_numerics(self.precision):
-            parts = [self.net()(some).features.flatten(1).cpu()
+            parts = [self.answer(some, task).features.flatten(1).cpu()
                      for some in self.prepare(x).split(ROWS_AT_ONCE)]  # fmt: skip
         found: Array = torch.cat(parts).numpy()
         return found
@@ -186,15 +199,23 @@ class LearnerSnapshot:
         detector, columns = self.detectors[key], self.open_columns(task)
         state = self.probes.get(key, {})
         with self._one_at_a_time, torch.no_grad(), probe_numerics(self.precision):
-            parts = [detector.score(self.net(), some, columns, state).float().cpu()
+            parts = [detector.score(self._answering(task), some, columns, state).float().cpu()
                      for some in self.prepare(x).split(ROWS_AT_ONCE)]  # fmt: skip
         found: Array = -torch.cat(parts).double().numpy()
         return found
 
-    def output(self, x: Any) -> Output:
+    def _answering(self, task: int | None) -> Net:
+        if not self.method.implements("answer"):
+            return self.net()
+        told = self._told(task)
+        return AnsweringNet(
+            self.net(), lambda net, x: compute_answer(self.method, net, x, self.state, told)
+        )
+
+    def output(self, x: Any, task: int | None = None) -> Output:
         """Compute features and logits of prepared inputs."""
         with inference_numerics(self.precision):
-            return self.net()(x)
+            return self.answer(x, task)
 
 
 def _copy_with_weights(

@@ -1,4 +1,5 @@
-"""Widening: more output columns for a network and its method's state; old entries stay bit-exact.
+"""Widening: more output columns, and networks of a further task, for a learner and its method's
+state; old entries stay bit-exact.
 
 The method itself lays out its state for a wider head: a fresh learner of the new width goes through
 `start`, what phases call before them, and `finish` on a few made-up rows, without training. Its
@@ -35,19 +36,27 @@ def widen_learner(
     stream: OpenEndedStream,
     detectors: Mapping[str, Detector],
 ) -> PortableState:
-    """Widen a state to the columns of `stream`; old weights and importances stay bit-exact."""
-    width = len(stream.order)
-    wide = _WiderState(found, settings, width, detectors)
+    """Widen a state to the columns and tasks of `stream`; old entries stay bit-exact."""
+    width, room = len(stream.order), max(len(stream.tasks), stream.room)
+    wide = _WiderState(found, settings, width, detectors, room)
     tensors = dict(found.tensors)
     for name in tensors.keys() & wide.fresh.keys():
         tensors[name] = wide.widen_tensor(name, tensors[name], wide.fresh[name])
-    for name in wide.params:
-        tensors[name] = embed_tensor(tensors[name], wide.params[name])
+    for name, fresh in wide.params.items():
+        tensors[name] = embed_tensor(tensors[name], fresh) if name in tensors else fresh
+    facts = dict(found.facts)
+    if more := {k: v for k, v in wide.learner.buffers.items() if f"buffers/{k}" not in tensors}:
+        tensors |= {f"buffers/{name}": value for name, value in more.items()}
+        parts = facts["structure"]["dict"]
+        own = {"dict": {**parts.get("buffers", {"dict": {}})["dict"], **dict.fromkeys(more)}}
+        facts["structure"] = {"dict": {**parts, "buffers": own}}
+    if wide.learner.networks.grows:
+        facts["room"] = room
     opened = torch.full((width,), -1, dtype=torch.long)
     tensors["opened"] = embed_tensor(tensors["opened"], opened)
     _refuse_unknown(found, tensors, wide, settings)
     layout = [[name, list(shape)] for name, shape in wide.new.shapes.items()]
-    made = PortableState(tensors, {**found.facts, "layout": layout})
+    made = PortableState(tensors, {**facts, "layout": layout})
     widen_values(made, found, settings, stream)
     return made
 
@@ -61,9 +70,10 @@ class _WiderState:
         settings: LearnerSettings,
         width: int,
         detectors: Mapping[str, Detector],
+        room: int,
     ) -> None:
         self.method, self.columns, self.width = settings.method, found.columns, width
-        stream = make_placeholder_stream(found, width, min(2, found.columns))
+        stream = make_placeholder_stream(found, width, min(2, found.columns), room)
         self.training = replace(  # nothing is trained, so nothing is validated
             settings.training, schedule="constant", stop_lr=0.0, patience=0, restore_best=False
         )
@@ -154,6 +164,18 @@ def _strip_prefix(name: str) -> str:
     return name.removeprefix("values/")
 
 
+def lacks_room(found: PortableState, settings: LearnerSettings, stream: OpenEndedStream) -> bool:
+    """Whether a state has fewer columns or networks than the tasks of a stream need."""
+    if found.columns < len(stream.order):
+        return True
+    if not settings.method.implements("networks"):
+        return False
+    made = LearnerFactory(torch.device("cpu")).learner(settings.run(stream)).networks
+    wanted = [[name, list(shape)] for name, shape in made.layout.shapes.items()]
+    own: list[Any] = [[name, list(shape)] for name, shape in found.facts["layout"]]
+    return own != wanted
+
+
 def embed_tensor(old: Tensor, fresh: Tensor) -> Tensor:
     """Copy `old` into the beginning of every axis of `fresh`.
 
@@ -184,7 +206,7 @@ def _refuse_unknown(
         elif old.shape == (len(wide.old),):
             zeros = torch.zeros(len(wide.new), dtype=old.dtype)
             tensors[path] = wide.widen_vector(old, zeros)
-        elif wide.columns in old.shape:
+        elif wide.columns < wide.width and wide.columns in old.shape:
             raise _growth_error(settings.method, path, old)
 
 

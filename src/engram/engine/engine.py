@@ -247,7 +247,7 @@ class Engine(RunGrouping):
 def _adopt_scores(copy: StageResult, run: Run) -> bool:
     """Let a copy have the scores of its original; False if it has to be evaluated by itself."""
     learner = copy.learner
-    items, given = scored_items(learner), copy.items
+    items, given = scored_items(learner, run.method), copy.items
     same = np.array_equal(items.rows, given.rows) and np.array_equal(items.task, given.task)
     if not same or learner.stream.view is not None or copy.held is not None:
         return False

@@ -22,7 +22,7 @@ from engram.learner.batch import TrainingRows
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import stack, tree_shapes
-from engram.methods.method import Method, compute_scores
+from engram.methods.method import Method, compute_answer, tells_task
 from engram.records.scored_items import EvaluationItems, spread_places
 from engram.records.stage_result import StageResult
 from engram.streams.stream import Stream
@@ -168,7 +168,7 @@ def evaluate(
     return [
         StageResult(
             stage=learner.stage, stream=learner.stream, method=method, seed=learner.seed,
-            items=scored_items(learner), scores=scores, features=seen,
+            items=scored_items(learner, method), scores=scores, features=seen,
             held=held if len(held) else None, trained=learner,
         )
         for learner, method, (scores, seen), (held, _) in zip(
@@ -177,10 +177,21 @@ def evaluate(
     ]  # fmt: skip
 
 
-def scored_items(learner: RunLearner) -> EvaluationItems:
+def scored_items(learner: RunLearner, method: Method) -> EvaluationItems:
     """Return the test items that are scored after the learner's stage."""
-    items = EvaluationItems.of_stream(learner.stream)
+    items = items_of(learner.stream, method)
     return items if learner.scores_unseen else items.up_to(learner.stage)
+
+
+def items_of(stream: Stream, method: Method) -> EvaluationItems:
+    """Return all test items of a run over a stream, in the order in which they are scored."""
+    return EvaluationItems.of_stream(stream, task_given=tells_task(method, stream.head))
+
+
+def told_task(learner: RunLearner, method: Method, stage: int) -> int:
+    """Return what a method is told of the task of some rows: -1 unless given, and begun."""
+    told = tells_task(method, learner.stream.head) and stage <= learner.stage
+    return stage if told else -1
 
 
 Scored = tuple[np.ndarray, Tensor | None]  # scores [items, C], features [items, F] if requested
@@ -195,7 +206,8 @@ def _evaluate(
     # states of diverged runs lack what `finish` adds: they cannot be stacked, nor used for scores
     alike: dict[Any, list[int]] = {}
     for place, learner in enumerate(learners):
-        alike.setdefault(tree_shapes(learner.state), []).append(place)
+        lost = learner.diverged >= 0 and methods[place].implements("answer")
+        alike.setdefault((lost, tree_shapes(learner.state)), []).append(place)
     methods = [
         one if learner.diverged < 0 else Method()
         for one, learner in zip(methods, learners, strict=True)
@@ -212,21 +224,45 @@ def _evaluate(
 def _evaluate_items(
     learners: Sequence[RunLearner], methods: Sequence[Method], items: list[Items], features: bool
 ) -> list[Scored]:
+    told = tells_task(methods[0], learners[0].stream.head)
+    if not told or not any(len(rows) for rows, _ in items):
+        return _evaluate_passes(learners, methods, items, features)
+    # rows of one task in a pass, which has one answer to what the task is
+    found: list[list[Scored]] = [[] for _ in learners]
+    for stage in range(1 + max(int(stages.max()) for _, stages in items if len(stages))):
+        own = [(rows[stages == stage], stages[stages == stage]) for rows, stages in items]
+        for place, scored in enumerate(_evaluate_passes(learners, methods, own, features, stage)):
+            found[place].append(scored)
+    return [_join_scored(parts) for parts in found]
+
+
+def _join_scored(parts: Sequence[Scored]) -> Scored:
+    seen = [one for _, one in parts if one is not None]
+    return np.concatenate([scores for scores, _ in parts]), torch.cat(seen) if seen else None
+
+
+def _evaluate_passes(
+    learners: Sequence[RunLearner], methods: Sequence[Method], items: list[Items], features: bool,
+    stage: int = -1,
+) -> list[Scored]:  # fmt: skip
+    """Score items; methods that are told tasks get those of `stage` alone."""
     if not any(len(rows) for rows, _ in items):
         return [(np.zeros((0, len(one.opened)), np.float32), None) for one in learners]
+    told = told_task(learners[0], methods[0], stage)
     # in channels-last format mapped convolutions are slower than one by one
     if len(learners) == 1 or learners[0].networks.channels_last:
         # on the CPU the last bits of a row may depend on the other rows of a batch
         on_cuda = learners[0].device.type == "cuda"
         evaluate_run = _evaluate_distinct_rows if on_cuda else _evaluate_one
         each = zip(learners, methods, items, strict=True)
-        return [evaluate_run(one, method, *own, features) for one, method, own in each]
+        return [evaluate_run(one, method, *own, features, told) for one, method, own in each]
     shared, where = _shared_items(learners, items)
     most = max(len(rows) for rows, _ in items)
     if learners[0].feed.on_device and most < OWN_SHARE * len(shared[0]):
         # in other orders of tasks runs have learnt other tasks: each passes its own rows
         shared, where = _pad_items(items), [torch.arange(len(rows)) for rows, _ in items]
-    scores, seen = _evaluate_mapped(learners, methods, *shared, features)  # [R, U, C], [R, U, F]
+    # [R, U, C], [R, U, F]
+    scores, seen = _evaluate_mapped(learners, methods, *shared, features, told)
     host = scores.float().cpu().numpy()
     return [
         (host[r][index.numpy()], seen[r][index.to(seen.device)] if features else None)
@@ -258,18 +294,28 @@ def _pad_items(items: Sequence[Items]) -> Items:
 
 
 def _evaluate_distinct_rows(
-    learner: RunLearner, method: Method, rows: Tensor, stages: Tensor, features: bool
+    learner: RunLearner,
+    method: Method,
+    rows: Tensor,
+    stages: Tensor,
+    features: bool,
+    told: int = -1,
 ) -> Scored:
     """Like `_evaluate_one`, but rows tested by several tasks are passed once."""
     distinct, (where,) = _shared_items([learner], [(rows, stages)])
     if len(distinct[0]) == len(rows):
-        return _evaluate_one(learner, method, rows, stages, features)
-    scores, seen = _evaluate_one(learner, method, *distinct, features)
+        return _evaluate_one(learner, method, rows, stages, features, told)
+    scores, seen = _evaluate_one(learner, method, *distinct, features, told)
     return scores[where.numpy()], seen if seen is None else seen[where.to(seen.device)]
 
 
 def _evaluate_one(
-    learner: RunLearner, method: Method, rows: Tensor, stages: Tensor, features: bool
+    learner: RunLearner,
+    method: Method,
+    rows: Tensor,
+    stages: Tensor,
+    features: bool,
+    told: int = -1,
 ) -> Scored:
     if not len(rows):  # a deployed learner has no test rows
         return np.zeros((0, len(learner.opened)), np.float32), None
@@ -279,8 +325,8 @@ def _evaluate_one(
     ranks = ranks if ranks is not None and len(every) >= ranks.world else None
     mine = every if ranks is None else ranks.shard(every)
     for _, x in learner.feed.chunks(rows, stages, mine):
-        output = net(x)
-        found = compute_scores(method, output, learner.state).float()
+        output = compute_answer(method, net, x, learner.state, told)
+        found = output.logits.float()
         parts.append(found.cpu() if ranks is None else found)
         seen += [output.features] if features else []
     if ranks is not None:
@@ -291,7 +337,7 @@ def _evaluate_one(
 
 def _evaluate_mapped(
     learners: Sequence[RunLearner], methods: Sequence[Method], rows: Tensor, stages: Tensor,
-    features: bool,
+    features: bool, told: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Score rows [U] by all learners, or rows [R, U], one line of them by each learner."""
     first = learners[0]
@@ -303,9 +349,9 @@ def _evaluate_mapped(
     hyper = make_tensors(varying_values(methods) or {}, vectors)
 
     def one_run(vector: Tensor, own: Any, state: Any, values: Any, x: Tensor) -> Any:
-        output = FunctionalNet(first.networks, vector, own, training=False)(x)
-        scores = compute_scores(replace_values(methods[0], values), output, state)
-        return (scores, output.features) if features else (scores,)
+        net = FunctionalNet(first.networks, vector, own, training=False)
+        output = compute_answer(replace_values(methods[0], values), net, x, state, told)
+        return (output.logits, output.features) if features else (output.logits,)
 
     axes = (0, 0, 0, 0, None if rows.ndim == 1 else 0)
     parts = []
@@ -346,21 +392,35 @@ def validate(learners: Sequence[RunLearner], methods: Sequence[Method]) -> dict[
     kind = learners[0].stream.labels
     losses, figures = [], []
     for learner, method in zip(learners, methods, strict=True):
-        items, net = validation_items(learner, method), learner.net()
-        batch, parts = (
-            learner.collate(items, inputs=False),
-            _split_rows(items.rows, learner, 1, items.stages),
-        )
+        items = validation_items(learner, method)
+        batch = learner.collate(items, inputs=False)
         with without_cudnn_benchmark():  # shapes occur once per epoch
-            outputs = [net(x) for _, x in learner.feed.chunks(items.rows, items.stages, parts)]
-        logits = torch.cat([one.logits for one in outputs])
-        losses.append(learner.networks.objective(logits, batch))
-        scores = torch.cat([compute_scores(method, one, learner.state) for one in outputs])
+            scores = _answer_items(learner, method, items)
+        losses.append(learner.networks.objective(scores, batch))
         figures.append(score_batch(scores, batch, kind))
     return {
         "loss": torch.stack(losses).double().cpu().numpy(),
         "score": torch.stack(figures).cpu().numpy(),
     }
+
+
+def _answer_items(learner: RunLearner, method: Method, items: TrainingRows) -> Tensor:
+    """Return the scores [n, C] of some rows; a method that is told tasks gets them task by task."""
+    net, groups = learner.net(), [(-1, torch.arange(len(items.rows)))]
+    if tells_task(method, learner.stream.head):
+        stages = items.stages.unique().tolist()
+        groups = [(stage, (items.stages == stage).nonzero()[:, 0]) for stage in stages]
+    parts = []
+    for stage, place in groups:
+        own = items if len(groups) == 1 else items.take(place)
+        told = told_task(learner, method, stage)
+        splits = _split_rows(own.rows, learner, 1, own.stages)
+        for _, x in learner.feed.chunks(own.rows, own.stages, splits):
+            parts.append(compute_answer(method, net, x, learner.state, told).logits)
+    found = torch.cat(parts)
+    if len(groups) == 1:
+        return found
+    return found[torch.cat([place for _, place in groups]).argsort().to(found.device)]
 
 
 def validation_items(learner: RunLearner, method: Method) -> TrainingRows:

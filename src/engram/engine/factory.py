@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from engram.learner.learner import RunLearner
 from engram.learner.objectives import Objective
 from engram.learner.parameter_layout import Networks, network_modules, network_settings
 from engram.learner.structural_key import ByIdentity, structural_key
-from engram.methods.method import RootFile, check_networks
+from engram.methods.method import RootFile, check_networks, tells_task
 from engram.models.adapter import adapt
 from engram.models.build import build
 from engram.models.classifier import Classifier, Encoder
@@ -66,6 +67,8 @@ class LearnerFactory:
             seed=run.seed,
             scope=run.scope,
             reads=run.method.reads,
+            answer=run.method.answer if run.method.implements("answer") else None,
+            tells_task=tells_task(run.method, run.stream.head),
         )
 
     def feed(self, run: Run) -> Feed:
@@ -224,7 +227,17 @@ def _outline(run: Run, net: Classifier) -> StreamOutline:
         outline = outline.with_input_shape((net.frozen.width,))
     if not run.method.implements("networks"):
         return outline
-    return outline.with_features(net.features, latent_outline(net, outline.data.sample_shape))
+    latents = latent_outline(net, outline.data.sample_shape)
+    numbers = itertools.count()
+
+    def build_model() -> nn.Module:
+        seed = int(keys.fold(run.seed, "further model", next(numbers)))
+        return build(
+            run.model, sample_shape=run.stream.data.sample_shape, classes=len(run.stream.order),
+            seed=seed, head=run.method.head,
+        )  # fmt: skip
+
+    return outline.with_features(net.features, latents, build_model)
 
 
 def _root_file(run: Run) -> RootFile | None:

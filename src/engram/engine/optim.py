@@ -182,16 +182,18 @@ class PartitionedOptimizer:
 def make_optimizer(training: Training, networks: Networks) -> Optimizer | PartitionedOptimizer:
     """The recipe's optimiser, or one with parts where a further network has its own."""
     usual, parts, start = Optimizer.from_training(training), [], 0
+    owned: list[tuple[slice, float, Optimizer]] = []
     for name, settings in networks.settings.items():
         if not (settings.lr or settings.optimizer):
             continue
-        first, last = networks.places(name)
         own = replace(usual, kind=settings.optimizer or usual.kind)
         factor = settings.lr / training.lr if settings.lr else 1.0
-        parts += [(slice(start, first), 1.0, usual), (slice(first, last), factor, own)]
-        start = last
-    if not parts:
+        owned += [(place, factor, own) for place in networks.places(name)]
+    if not owned:
         return usual
+    for place, factor, own in sorted(owned, key=lambda part: part[0].start):
+        parts += [(slice(start, place.start), 1.0, usual), (place, factor, own)]
+        start = place.stop
     parts.append((slice(start, len(networks.layout)), 1.0, usual))
     return PartitionedOptimizer(tuple(part for part in parts if part[0].start < part[0].stop))
 

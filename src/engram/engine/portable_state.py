@@ -15,6 +15,7 @@ from engram.engine.run_definition import Run
 from engram.errors import bad
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import nbytes
+from engram.streams.stream_outline import StreamOutline
 
 FORMAT = "engram-model-1"
 CONSTANTS = "constants/"  # prefix of parameters that no run trains
@@ -69,6 +70,9 @@ def export_state(
         "layout": [[name, list(shape)] for name, shape in layout.shapes.items()],
         "rows_left_out": why_not, "optimizer_left_out": anew,
         **_describe_data(learner), **_describe_tasks(learner),
+        # tasks for which there are networks
+        **({"room": len(StreamOutline.from_stream(learner.stream))}
+           if learner.networks.grows else {}),
     }  # fmt: skip
     return PortableState(tensors, facts)
 

@@ -13,10 +13,16 @@ from torch import Tensor
 
 from engram import metrics
 from engram.engine.training import Training
-from engram.errors import bad, check_int
+from engram.errors import bad, check_choice, check_int
 from engram.learner.batch import Batch
 from engram.losses import multi_hot
-from engram.methods.method import DECISIONS, Method, check_arguments
+from engram.methods.method import (
+    DECISIONS,
+    TASK_IDENTITIES,
+    Method,
+    check_arguments,
+    tells_task,
+)
 from engram.streams.stream import Stream
 
 
@@ -41,6 +47,7 @@ class Run:
         if self.stream.online and (self.training.epochs > 1 and not self.training.iterations):
             raise bad("epochs", "1, because the stream is online", self.training.epochs)
         check_label_kind(self)
+        check_task_identity(self)
         memory = self.method.memory
         if memory is not None:
             memory.check(groups=int(self.stream.visible.sum()), tasks=len(self.stream))
@@ -71,6 +78,20 @@ def resolve_auto(stream: Stream) -> dict[str, str]:
     """
     scope = "own" if stream.head == "multi" else "seen"
     return {"scope": scope, "loss": LOSSES[stream.labels]}
+
+
+def check_task_identity(run: Run) -> None:
+    """Raise if the method's answers need the task of a row, and the stream does not tell it."""
+    method, stream = run.method, run.stream
+    asked = check_choice(
+        f"{type(method).__name__}.task_identity", method.task_identity, TASK_IDENTITIES
+    )
+    if asked == "required" and stream.head != "multi":
+        expected = "one whose tasks are given when rows are tested (head='multi')"
+        raise bad("stream", f"{expected}, for {type(method).__name__}", f"head={stream.head!r}")
+    if tells_task(method, stream.head) and stream.labels == "set":
+        expected = f"one label per row, for {type(method).__name__} with the task given"
+        raise bad("stream", expected, "sets of labels")
 
 
 def check_exemplars(run: Run) -> None:

@@ -164,11 +164,19 @@ def freeze_root(learner: RunLearner, method: Method, stage: int) -> None:
         free[name].fill_(False)
 
 
-def frozen_root_names(learners: Sequence[RunLearner]) -> list[str]:
-    """Return the names of root parameters frozen in all runs, for a task trained on latents."""
-    if not learners[0].latents:
+def frozen_names(learners: Sequence[RunLearner]) -> list[str]:
+    """Return the names of parameters that no run differentiates, because all of them stand still.
+
+    Of networks that grow, all that are frozen as a whole in every run; of others, those of the root
+    in a task that is trained on latents.
+    """
+    networks = learners[0].networks
+    names = networks.root_names if learners[0].latents else []
+    if networks.grows:
+        names = list(networks.layout.shapes)
+    if not names:
         return []
-    names, frees = learners[0].networks.root_names, [one.layout(one.free) for one in learners]
+    frees = [one.layout(one.free) for one in learners]
     return [name for name in names if not any(bool(free[name].any()) for free in frees)]
 
 

@@ -15,6 +15,7 @@ import torch
 
 from engram import distributed
 from engram.engine.backend import resolve_device
+from engram.engine.evaluation import items_of
 from engram.engine.grouping import MeasuredMode
 from engram.engine.portable_state import export_state
 from engram.errors import RecordError
@@ -203,7 +204,7 @@ class Recorder:
 
     def _collect_items(self) -> None:
         for plan in self.open:
-            self._items[plan.recipe, plan.order] = EvaluationItems.of_stream(plan.run.stream)
+            self._items[plan.recipe, plan.order] = items_of(plan.run.stream, plan.run.method)
 
     def _write_recipes_and_items(self, folder: RunDirectory) -> None:
         """Write recipes, and the items to which stored predictions belong.

@@ -14,7 +14,7 @@ import torch
 
 from engram.engine.backend import probe_numerics, training_numerics
 from engram.engine.engine import Engine
-from engram.engine.evaluation import evaluate
+from engram.engine.evaluation import evaluate, items_of
 from engram.errors import RecordError, plural
 from engram.experiments.plan import Plan
 from engram.experiments.stage_records import set_plan, stored_arrays
@@ -23,7 +23,7 @@ from engram.memory.exemplars import Exemplars
 from engram.methods.method import Method
 from engram.probes import Probe, measure
 from engram.probes.probe import LEARNER_NEEDS
-from engram.records import EvaluationItems, Prediction, Rows, RunDirectory, read
+from engram.records import Prediction, Rows, RunDirectory, read
 from engram.records.stage_result import StageResult
 from engram.records.tombstones import Key, Tombstones, write_mark
 
@@ -163,11 +163,13 @@ def _check(past: Sequence[_RecordedRun], records: _RunRecords) -> None:
 
 def _find_missing(one: _RecordedRun, kept: Prediction | None) -> tuple[str, str, str] | None:
     """Return what a recorded stage lacks, what would keep it, and the probe that needs it."""
-    whole = EvaluationItems.of_stream(one.plan.run.stream)
+    whole = items_of(one.plan.run.stream, one.plan.run.method)
     for probe in one.probes.values():
         networks = bool(set(probe.needs) & set(LEARNER_NEEDS))
         if networks and (kept is None or kept.parameters is None):
             return "the parameters", 'keep="parameters" (--keep parameters) keeps', probe.name
+        if networks and one.plan.run.method.implements("answer"):
+            return "the states by which its method answers", "no value of keep holds", probe.name
         if kept is None or kept.scores is None:
             return "the scores", 'keep="scores" (--keep scores) keeps', probe.name
         if "unseen" in probe.needs and not networks and len(kept.scored(whole)) < len(whole):
@@ -252,7 +254,7 @@ def _restore_results(
     results = []
     for one, own, seen in zip(part, kept, features, strict=True):
         assert own is not None  # ensured by `_check`
-        run, whole = one.plan.run, EvaluationItems.of_stream(one.plan.run.stream)
+        run, whole = one.plan.run, items_of(one.plan.run.stream, one.plan.run.method)
         items = whole if "unseen" in one.needs else whole.up_to(stage)
         n = len(items)
         result = StageResult(

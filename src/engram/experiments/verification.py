@@ -17,7 +17,7 @@ from engram import methods
 from engram.data import Data
 from engram.engine.backend import inference_numerics
 from engram.engine.engine import Engine
-from engram.engine.evaluation import evaluate
+from engram.engine.evaluation import evaluate, items_of
 from engram.engine.portable_state import restore_state
 from engram.engine.run_definition import Run
 from engram.errors import EngramError, RecordError, plural
@@ -295,7 +295,7 @@ class _Recorded:
         except RecordError:  # reported with the file
             return
         if items is not None and (
-            field := _differing_items(EvaluationItems.of_stream(stream), items)
+            field := _differing_items(items_of(stream, recipe.method), items)
         ):
             return self.checks.find("data", name, f"test items differ from the data in {field}")
         path = self.folder.checkpoint_path(*run) / MODEL_FILE

@@ -24,12 +24,13 @@ from engram.learner.gradients import Term, Transform, Weights, average_gradient,
 from engram.learner.networks import FunctionalNet, Net
 from engram.learner.objectives import SCOPES, competing_classes
 from engram.learner.parameter_layout import Networks, Views
-from engram.learner.tensor_tree import nbytes
+from engram.learner.tensor_tree import leaves, nbytes
 from engram.memory.exemplars import Exemplars
 from engram.models.forward_pass import Output
 from engram.streams.access_guard import Ledger, MethodView, check_row_numbers
 from engram.streams.stream import Stream, Task
 
+Answer = Callable[[Net, Tensor, Any, Tensor], Output]  # `Method.answer`
 EVAL_ROWS = 4096  # rows per evaluation pass on the host
 EVAL_ENTRIES = 1 << 26  # input entries per pass: 256 MiB of float32
 
@@ -47,9 +48,12 @@ class RunLearner:
 
     def __init__(
         self, *, networks: Networks, stream: Stream, feed: Feed, seed: int, scope: str, reads: str,
-        initial: tuple[Tensor, dict[str, Tensor]] | None = None,
+        initial: tuple[Tensor, dict[str, Tensor]] | None = None, answer: Answer | None = None,
+        tells_task: bool = False,
     ) -> None:  # fmt: skip
         self.networks, self.stream, self.feed, self.seed = networks, stream, feed, seed
+        # what the method answers (None: the network itself), and whether it is told tasks
+        self.answer, self.tells_task = answer, tells_task
         self.scope = check_choice("scope", scope, SCOPES)
         self.device, self.stage = feed.device, -1
         vector, buffers = initial or networks.initial()
@@ -58,6 +62,8 @@ class RunLearner:
         self.free = torch.ones_like(self.vector, dtype=torch.bool)
         self.opened = torch.full((len(stream.order),), -1, dtype=torch.long)
         self.state: dict[str, Any] = {}
+        # of joined methods: the states of all parts, and the part whose verb runs
+        self.joined: tuple[dict[str, Any], str] | None = None
         self.opt: dict[str, Any] = {}
         self.exemplars = Exemplars.empty()
         self.values: dict[str, Tensor] = {}  # [n, ...] stored with each exemplar by `remember`
@@ -106,7 +112,7 @@ class RunLearner:
     def open_classes(self, stage: int) -> None:
         """Enter a task and open its new columns; all but unopened columns become trainable."""
         self.enter(stage)
-        self.free = self.networks.free(self.seen).to(self.device, copy=True)
+        self.free = self.networks.free(self.seen, stage).to(self.device, copy=True)
 
     def enter(self, stage: int) -> None:
         """Enter a task without changing `free`: for a learner that copies another one."""
@@ -231,21 +237,59 @@ class RunLearner:
         return max(16, min(EVAL_ROWS, EVAL_ENTRIES // sample))
 
     def outputs(self, rows: Tensor, stages: Tensor | None = None) -> Output:
-        """Return features and logits of some rows in eval mode, on the CPU."""
-        items = self.items(rows, stages)
-        self._need_inputs(items)
+        """Return features and logits of the main network for some rows, in eval mode, on the CPU.
+
+        What the method answers instead is in `answers`.
+        """
         weights = Weights(self.vector, self.buffers)
-        parts: list[Any] = []
-        size = self.rows_at_once
-        where = [slice(start, start + size) for start in range(0, len(rows), size)]
+
+        def forward(x: Tensor) -> Output:
+            found = eval_outputs(self.networks, weights, "net", x)
+            assert isinstance(found, Output)
+            return found
+
+        return self._pass_rows(forward, self.items(rows, stages))
+
+    @torch.no_grad()
+    def answers(self, rows: Tensor, stages: Tensor | None = None) -> Output:
+        """Return what the method answers about some rows in eval mode, on the CPU.
+
+        Memory policies choose rows by it, and it is what is evaluated after the task.
+        """
+        answer, state = self.answer, self.state
+        if answer is None:
+            return self.outputs(rows, stages)
+        if self.joined is not None:
+            states, part = self.joined
+            state = {**states, part: state}
+        items = self.items(rows, stages)
+
+        def answer_about(stage: int, some: TrainingRows) -> Output:
+            told = torch.tensor(stage, device=self.device)
+            return self._pass_rows(lambda x: answer(self.net(), x, state, told), some)
+
+        if not self.tells_task:
+            return answer_about(-1, items)
+        places = [(items.stages == k).nonzero()[:, 0] for k in items.stages.unique()]
+        parts = [answer_about(int(items.stages[one[0]]), items.take(one)) for one in places]
+        order = torch.cat(places).argsort()
+        features = torch.cat([part.features for part in parts])[order]
+        return Output(features, torch.cat([part.logits for part in parts])[order])
+
+    def _pass_rows(self, forward: Callable[[Tensor], Output], items: TrainingRows) -> Output:
+        """Collect the outputs of a function of inputs, on the CPU."""
+        self._need_inputs(items)
+        parts: list[Output] = []
+        size, count = self.rows_at_once, len(items.rows)
+        where = [slice(start, start + size) for start in range(0, count, size)]
         ranks = distributed.current_ranks()
         ranks = ranks if ranks is not None and len(where) >= ranks.world else None
         mine = where if ranks is None else ranks.shard(where)
         for _, x in self.feed.chunks(items.rows, items.stages, mine):
-            parts.append(eval_outputs(self.networks, weights, "net", x))
+            parts.append(forward(x))
         if ranks is not None:
-            seen = ranks.gather([one.features for one in parts], mine, len(rows))
-            parts = [Output(seen, ranks.gather([one.logits for one in parts], mine, len(rows)))]
+            seen = ranks.gather([one.features for one in parts], mine, count)
+            parts = [Output(seen, ranks.gather([one.logits for one in parts], mine, count))]
         features = torch.cat([p.features for p in parts]).cpu()
         logits = torch.cat([p.logits for p in parts]).cpu()
         return Output(features, logits)
@@ -336,14 +380,24 @@ def memory_nbytes(learner: RunLearner) -> int:
 
 def generator_nbytes(learner: RunLearner) -> int:
     """Return the bytes of networks that count as memory."""
-    total = 0
+    total, closed = 0, learner.networks.closed(learner.stage)
     for name, settings in learner.networks.settings.items():
-        if settings.counts:
-            start, stop = learner.networks.places(name)
+        if settings.counts and f"{name}." not in closed:
             held = {**learner.buffers, **learner.networks.constants}
             own = {k: v for k, v in held.items() if k.startswith(f"{name}.")}
-            total += (stop - start) * learner.vector.element_size() + nbytes(own)
+            size = _count_parameters(learner, name) * learner.vector.element_size()
+            total += size + nbytes(own)
     return total
+
+
+def count_closed(learner: RunLearner) -> int:
+    """Count the parameters of networks that later tasks open."""
+    names = (prefix[:-1] for prefix in learner.networks.closed(learner.stage))
+    return sum(_count_parameters(learner, name) for name in names)
+
+
+def _count_parameters(learner: RunLearner, name: str) -> int:
+    return sum(one.stop - one.start for one in learner.networks.places(name))
 
 
 def nbytes_by_kind(learner: RunLearner) -> dict[str, int]:
@@ -352,11 +406,22 @@ def nbytes_by_kind(learner: RunLearner) -> dict[str, int]:
     Kinds: ``parameters`` and ``buffers`` of the main network; ``networks``: additional networks
     with their buffers; ``state`` of the method; ``optimizer``; ``exemplars``: `memory_nbytes`.
     Constant parameters count with their network, although runs that train together share them.
+    Networks that later tasks open count from then on.
     """
     networks, buffers, constants = learner.networks, learner.buffers, learner.networks.constants
     fixed = sum(v.nbytes for k, v in constants.items() if k.startswith("net."))
     main = networks.main_size * learner.vector.element_size() + fixed
     own = sum(buffers[k].nbytes for k in networks.main_buffers if k in buffers)
+    absent, moments = 0, 0
+    if prefixes := networks.closed(learner.stage):
+        closed = count_closed(learner)
+        absent = closed * learner.vector.element_size() + sum(
+            v.nbytes for k, v in {**buffers, **constants}.items() if k.startswith(prefixes)
+        )
+        moments = sum(
+            closed * leaf.element_size() for leaf in leaves(learner.opt)
+            if leaf.shape[-1:] == learner.vector.shape
+        )  # fmt: skip
     return {
         "parameters": main,
         "buffers": own,
@@ -365,8 +430,9 @@ def nbytes_by_kind(learner: RunLearner) -> dict[str, int]:
         - main
         + nbytes(buffers)
         - own
+        - absent
         - generator_nbytes(learner),
         "state": nbytes(learner.state),
-        "optimizer": nbytes(learner.opt),
+        "optimizer": nbytes(learner.opt) - moments,
         "exemplars": memory_nbytes(learner),
     }

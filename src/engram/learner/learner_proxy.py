@@ -21,10 +21,11 @@ WRITABLE = ("vector", "buffers", "free", "state", "opt", "exemplars")  # read an
 READABLE = ("seed", "stage", "scope", "reads", "device", "task", "seen", "new", "known", "diverged",
          "params", "networks", "layout", "snapshot", "net", "class_weights", "nbytes")  # fmt: skip
 # access to data, checked
-GUARDED = ("labels", "batch", "outputs", "average_gradient", "set_aside")
+GUARDED = ("labels", "batch", "outputs", "answers", "average_gradient", "set_aside")
 COPIED = ("opened", "stream")  # returned as copies
 HIDDEN = ("feed", "guard", "ledger", "items", "complete_items", "collate", "group_batch",
-          "open_classes", "enter", "units", "latents", "aside")  # fmt: skip
+          "open_classes", "enter", "units", "latents", "aside", "answer",
+          "tells_task", "joined")  # fmt: skip
 KNOWN = (*WRITABLE, *READABLE, *GUARDED, *COPIED)
 _PLAIN = frozenset((*WRITABLE, *READABLE))
 
@@ -107,6 +108,18 @@ class LearnerProxy:
         assert learner.guard is not None  # a proxy exists only within a task
         learner.guard.allow_kept(exemplars.rows, exemplars.stages, *self._before)
         object.__setattr__(self, "_checked_versions", _versions(exemplars))
+
+
+@contextmanager
+def enter_part(learner: Any, states: dict[str, Any], part: str) -> Iterator[None]:
+    """Let the learner have the state of one of several joined methods inside the context."""
+    whole: RunLearner = learner._learner if isinstance(learner, LearnerProxy) else learner
+    learner.state, whole.joined = states[part], (states, part)
+    try:
+        yield
+    finally:
+        whole.joined = None
+    states[part] = learner.state
 
 
 def _versions(exemplars: Any) -> tuple[Any, ...]:

@@ -394,6 +394,46 @@ class FunctionalNet(Net):
         return output
 
 
+class AnsweringNet(Net):
+    """Networks that answer as their method does, for probes and detectors.
+
+    ``net(x)`` is the method's answer, whose ``layers`` are those of the main network; weights,
+    parts and further networks are those of `net`.
+    """
+
+    def __init__(self, net: Net, answer: Callable[[Net, Tensor], Output]) -> None:
+        super().__init__(net.networks, None)
+        self._net, self._answer = net, answer
+
+    def __call__(self, x: Tensor, w: Tensor | None = None, want: tuple[str, ...] = ()) -> Output:
+        layers = self._net(x, want=want).layers if want else {}
+        return self._answer(self._net, x)._replace(layers=layers)
+
+    @property
+    def vector(self) -> Tensor:
+        return self._net.vector
+
+    @property
+    def weights(self) -> Tensor:
+        return self._net.weights
+
+    @property
+    def params(self) -> Views:
+        return self._net.params
+
+    def given(self, vector: Tensor) -> Net:
+        return self._net.given(vector)
+
+    def statistics(self) -> dict[str, Tensor]:
+        return self._net.statistics()
+
+    def _skeleton(self) -> torch.nn.Module:
+        return self._net._skeleton()
+
+    def _run(self, path: str, args: tuple[Any, ...]) -> Any:
+        return self._net._run(path, args)
+
+
 # -- caching teacher outputs -----------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from engram.errors import bad, check_choice, check_float
+from engram.errors import bad, check_choice, check_float, check_int
 from engram.learner.objectives import Objective
 from engram.learner.structural_key import structural_key
 from engram.models.classifier import (
@@ -177,6 +177,10 @@ class Networks:
         self.main_buffers = [name for name in self.buffer_names if name.startswith("net.")]
         traits = read_traits(networks["net"])
         self.class_rows = [f"net.{name}" for name in traits.class_rows]
+        for part, network in networks.items():
+            rows = read_traits(network).class_rows if part != MAIN else ()
+            self.class_rows += [f"{part}.{name}" for name in rows]
+        self.classes = int(getattr(networks["net"], "classes", 0))  # output columns
         # memory order of a sample's axes that the main network prefers; None: as stored
         self.sample_axes = traits.sample_axes
         self.splits = traits.splits  # whether the main network consists of a root and a top
@@ -188,7 +192,7 @@ class Networks:
         # copies, since a single run binds the skeleton to its own weights
         buffers = dict(self.train.named_buffers())
         self._vector = self.layout.flatten(p.detach() for p in own.values())
-        self._free: dict[bytes, Tensor] = {}
+        self._free: dict[Any, Tensor] = {}
         self._buffers = {k: buffers[k].detach().clone() for k in self.buffer_names}
 
     # -- parameters that are constants -------------------------------------------------------------
@@ -239,14 +243,21 @@ class Networks:
         reasons = (read_unmappable(network) for network in self.train.children())
         return tuple(reason for some in reasons for reason in some)
 
-    def places(self, name: str) -> tuple[int, int]:
-        """Return where the parameters of a network begin and end in the vector."""
-        prefix, start, found = f"{name}.", 0, [0, 0]
+    def places(self, name: str) -> list[slice]:
+        """Return where the parameters of a network are in the vector, in order.
+
+        Odd ones come last, so they may be apart from the others.
+        """
+        found: list[slice] = []
+        start = 0
         for path, size in zip(self.layout.shapes, self.layout.sizes, strict=True):
-            if path.startswith(prefix):
-                found = [found[0] if found[1] else start, start + size]
+            if path.startswith(f"{name}."):
+                if found and found[-1].stop == start:
+                    found[-1] = slice(found[-1].start, start + size)
+                else:
+                    found.append(slice(start, start + size))
             start += size
-        return found[0], found[1]
+        return found
 
     @property
     def edge_layers(self) -> EdgeLayers | None:
@@ -319,14 +330,30 @@ class Networks:
             else structural_key(self.train)
         )
 
-    def free(self, seen: Tensor) -> Tensor:
-        """Return the mask [P] of all but the rows of unseen classes [C]; do not modify it."""
-        key = bytes(seen.numpy())
+    @property
+    def grows(self) -> bool:
+        """Whether there are networks that only a later task opens."""
+        return any(own.opens for own in self.settings.values())
+
+    def closed(self, stage: int) -> tuple[str, ...]:
+        """Return the prefixes of parameters and buffers of networks that a later task opens."""
+        return tuple(f"{name}." for name, own in self.settings.items() if own.opens > stage)
+
+    def free(self, seen: Tensor, stage: int) -> Tensor:
+        """Return the mask [P] of what may move in a task; do not modify it.
+
+        That is everything except rows of unseen classes [C], and networks not opened yet.
+        """
+        shut_networks = self.closed(stage)
+        key = bytes(seen.numpy()), shut_networks
         if key not in self._free:  # cached: many runs open the same columns
             free = torch.ones_like(self._vector, dtype=torch.bool)
             views, shut = self.layout(free), (~seen).to(free.device)
             for name in self.class_rows:
                 views[name][shut] = False
+            for name, view in views.items() if shut_networks else ():
+                if name.startswith(shut_networks):
+                    view.fill_(False)
             self._free[key] = free
         return self._free[key]
 
@@ -387,6 +414,9 @@ class Network:
         recipe's.
     counts
         Whether its bytes count as memory, because it stands for exemplars (a generator, say).
+    opens
+        The task that adds it to the learner, such as a column of its own for each task. Before, it
+        is closed: its bytes do not count, it is not trained, and nothing may depend on it.
 
     Notes
     -----
@@ -396,15 +426,17 @@ class Network:
     Examples
     --------
     >>> Network(nn.Linear(2, 2), lr=1e-4, counts=True).settings
-    NetworkSettings(lr=0.0001, optimizer='', counts=True)
+    NetworkSettings(lr=0.0001, optimizer='', counts=True, opens=0)
     """
 
     module: nn.Module
     lr: float = 0.0
     optimizer: str = ""
     counts: bool = False
+    opens: int = 0
 
     def __post_init__(self) -> None:
+        check_int("network.opens", self.opens)
         if not isinstance(self.module, nn.Module):
             raise bad("network.module", "a torch.nn.Module", self.module)
         check_float("network.lr", self.lr)
@@ -413,15 +445,16 @@ class Network:
     @property
     def settings(self) -> NetworkSettings:
         """All but the module."""
-        return NetworkSettings(self.lr, self.optimizer, self.counts)
+        return NetworkSettings(self.lr, self.optimizer, self.counts, self.opens)
 
 
 class NetworkSettings(NamedTuple):
-    """How a network learns, and whether it counts as memory."""
+    """How a network learns, whether it counts as memory, and when it is added."""
 
     lr: float = 0.0
     optimizer: str = ""
     counts: bool = False
+    opens: int = 0
 
 
 MethodNetworks = Mapping[str, nn.Module | Network]  # what `Method.networks` returns

@@ -61,8 +61,8 @@ class PolicyLearner(Protocol):
         """[n, L] labels visible in the current task as output columns, -1 pads, on the CPU."""
         ...
 
-    def outputs(self, rows: Tensor) -> Outputs:
-        """Features and logits in eval mode, without augmentation or gradient, on the CPU."""
+    def answers(self, rows: Tensor) -> Outputs:
+        """Features and logits that the method answers, in eval mode, on the CPU."""
         ...
 
     def class_weights(self) -> Tensor:
@@ -305,7 +305,7 @@ class Entropy:
 
     def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
         seen = learner.opened.cpu() >= 0
-        logits = learner.outputs(rows).logits[:, seen].double()
+        logits = learner.answers(rows).logits[:, seen].double()
         if learner.stream.labels == "set":
             weights = label_entropy_weights(logits)
         else:
@@ -397,7 +397,7 @@ class Herding:
 
     def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
         return herding_order(
-            learner.outputs(rows).features,
+            learner.answers(rows).features,
             count,
             normalize=self.normalize,
             dedupe=self.dedupe,
@@ -445,7 +445,7 @@ class Plane:
         check_choice("transform", self.transform, PLANE_TRANSFORMS)
 
     def rank(self, learner: PolicyLearner, rows: Tensor, column: int, count: int) -> Tensor:
-        features = learner.outputs(rows).features.double()  # [n, d]
+        features = learner.answers(rows).features.double()  # [n, d]
         weights = learner.class_weights().double()  # [C, d]
         if column >= 0:
             distances = features @ weights[column]

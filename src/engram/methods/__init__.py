@@ -32,6 +32,8 @@ from engram.methods.lwf import LwF
 from engram.methods.mas import MAS
 from engram.methods.naive_rehearsal import NaiveRehearsal
 from engram.methods.online_ewc import OnlineEWC
+from engram.methods.packnet import PackNet
+from engram.methods.pnn import PNN
 from engram.methods.replay import Replay
 from engram.methods.rwalk import RWalk
 from engram.methods.si import SI
@@ -51,6 +53,7 @@ __all__ = [
     "LGR",
     "LUCIR",
     "MAS",
+    "PNN",
     "SI",
     "SLDA",
     "SSIL",
@@ -69,6 +72,7 @@ __all__ = [
     "LwF",
     "NaiveRehearsal",
     "OnlineEWC",
+    "PackNet",
     "RWalk",
     "Replay",
 ]

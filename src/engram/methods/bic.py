@@ -222,8 +222,9 @@ class BiC(Method):
 
         return cost
 
-    def scores(self, output: Output, state: State) -> Tensor:
-        return correct_logits(output.logits, state)
+    def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
+        output = net(x)
+        return output._replace(logits=correct_logits(output.logits, state))
 
     def _need_room(self, learner: RunLearner) -> None:
         """Raise if classes have a single exemplar, so that none can be held out."""

@@ -218,9 +218,10 @@ class ICaRL(Method):
             )
             learner.state = {"means": means.to(learner.device), "valid": valid.to(learner.device)}
 
-    def scores(self, output: Output, state: State) -> Tensor:
+    def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
+        output = net(x)
         if "means" not in state:
-            return output.logits
+            return output
         known, means = state["valid"], state["means"]
         distance = mean_distances(output.features, means, normalize=self.nme_normalize)
         if self.nme_normalize:
@@ -228,7 +229,7 @@ class ICaRL(Method):
         else:
             distance = torch.where(known, distance, distance.amax(-1, keepdim=True) + 1)
         # the nearest mean scores 0, so that near ties are not lost in half precision
-        return distance.amin(-1, keepdim=True) - distance
+        return output._replace(logits=distance.amin(-1, keepdim=True) - distance)
 
 
 @torch.no_grad()

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from engram.errors import BadArgument, bad
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
+from engram.learner.learner_proxy import enter_part
 from engram.learner.networks import Net
 from engram.learner.parameter_layout import MethodNetworks, Network
 from engram.memory import Memory
 from engram.methods.method import (
     ARGMAX_OR_THRESHOLD,
+    TASK_IDENTITIES,
     Gradient,
     HostVerb,
     Method,
@@ -37,7 +39,7 @@ from engram.streams.stream import Task
 from engram.streams.stream_outline import StreamOutline
 
 SINGLE = {
-    "replay": "a memory or replay", "gradient": "a gradient", "scores": "scores",
+    "replay": "a memory or replay", "gradient": "a gradient", "answer": "an answer of its own",
     "remember": "values to remember", "phases": "phases", "prologue": "a prologue",
     "admit": "a memory that it fills row by row",
 }  # fmt: skip
@@ -49,7 +51,7 @@ class Join(Method):
 
     The task term counts once: that of the part with a memory, or else of the first part that has
     one. Other terms with equal names all count; the later ones are numbered by part. At most one
-    part may have a memory, one `gradient` and one `scores`, and parts that need a particular head
+    part may have a memory, one `gradient` and one `answer`, and parts that need a particular head
     must need the same one. Nested Joins are flattened.
 
     Parameters
@@ -103,6 +105,10 @@ class Join(Method):
         )
 
     @property
+    def task_identity(self) -> str:
+        return max((part.task_identity for part in self.parts), key=TASK_IDENTITIES.index)
+
+    @property
     def memory(self) -> Memory | None:
         budgets = (part.memory for part in self.parts)
         return next((budget for budget in budgets if budget is not None), None)
@@ -150,9 +156,8 @@ class Join(Method):
         """Call host verbs of some parts, each with its part's state as the learner's."""
         states = {str(i): part_state(learner.state, i) for i in range(len(self.parts))}
         for i, verb in verbs.items():
-            learner.state = states[str(i)]
-            verb(learner, task)
-            states[str(i)] = learner.state
+            with enter_part(learner, states, str(i)):
+                verb(learner, task)
         learner.state = states
 
     def start(self, learner: RunLearner, task: Task) -> None:
@@ -201,11 +206,11 @@ class Join(Method):
                     moved, update = weights, replace(update, after=weights)
         return changed if moved is None else (moved, changed)
 
-    def scores(self, output: Output, state: State) -> Tensor:
-        owner = self._owner("scores")
+    def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
+        owner = self._owner("answer")
         if owner is None:
-            return output.logits
-        return self.parts[owner].scores(output, part_state(state, owner))
+            return net(x)
+        return self.parts[owner].answer(net, x, part_state(state, owner), stage)
 
 
 def part_state(state: State, part: int) -> State:

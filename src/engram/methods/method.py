@@ -47,6 +47,7 @@ __all__ = [
     "Terms",
     "Update",
 ]
+TASK_IDENTITIES = ("ignored", "used", "required")
 REPLAYS = ("none", "union", "pair", "separate", "tasks", "past", "complete")
 # how predictions follow from scores, for rows with one label and for rows with a set of labels
 DECISIONS = {"single": "argmax", "set": "threshold"}
@@ -353,6 +354,15 @@ class Method:
         return ""
 
     @property
+    def task_identity(self) -> str:
+        """What `answer` does with the task of a row, which multi-head streams give.
+
+        ``ignored``: nothing, it is told -1. ``used``: it is told where the stream gives it.
+        ``required``: streams that do not give it are refused.
+        """
+        return "ignored"
+
+    @property
     def grows(self) -> bool:
         """Whether its state grows with the number of tasks."""
         return False
@@ -432,9 +442,16 @@ class Method:
     def finish(self, learner: RunLearner, task: Task) -> None:
         """After a task: estimate importances, update the memory, fit a second stage."""
 
-    def scores(self, output: Output, state: State) -> Tensor:
-        """Pure. [B, C] scores of the classes; the engine masks closed ones afterwards."""
-        return output.logits
+    def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
+        """Pure. Features [B, F] and scores ``logits`` [B, C] of rows, closed classes included.
+
+        `stage` [] is the task of all these rows where the stream gives it, the method asks for it
+        (`task_identity`) and the task has begun; otherwise -1, and rows of all tasks are mixed.
+        The answers are evaluated, deployed and seen by detectors, from the first steps on
+        (``evaluate_every``). A loss that trains them calls this verb:
+        ``net.task(batch, logits=self.answer(net, batch.x, state, batch.now).logits)``.
+        """
+        return net(x)
 
     def implements(self, verb: str) -> bool:
         """Whether the method overrides a verb."""
@@ -458,6 +475,7 @@ VERBS = tuple(
 
 
 REMOVED = {
+    "scores": "let answer(net, x, state, stage) return net(x)._replace(logits=scores)",
     "interval": "let step(update, state) ask update.every(n), which is None in other steps",
     "every_n_steps": "let step(update, state) ask update.every(n)",
     "pace": "let step(update, state) ask update.every(n)",
@@ -551,14 +569,31 @@ def check_update_direction(method: Method, found: Any, vector: Tensor, asked: bo
     return found
 
 
-def compute_scores(method: Method, output: Output, state: State) -> Tensor:
-    """Call `scores`; raise unless it returns a score for each row and class."""
-    scores: Any = method.scores(output, state)
-    if isinstance(scores, Tensor) and scores.shape == output.logits.shape:
-        return scores
-    wanted = f"scores {tuple(output.logits.shape)} to be returned, [rows, classes]"
-    got = f"a tensor {tuple(scores.shape)}" if isinstance(scores, Tensor) else scores
-    raise bad(f"{type(method).__name__}.scores", wanted, got)
+def compute_answer(method: Method, net: Net, x: Tensor, state: State, stage: int = -1) -> Output:
+    """Call `answer`; raise unless it returns features and a score for each row and class."""
+    if not method.implements("answer"):
+        return net(x)
+    found: Any = method.answer(net, x, state, torch.tensor(stage, device=x.device))
+    wanted = len(x), net.networks.classes
+    scores = getattr(found, "logits", None)
+    if isinstance(found, Output) and isinstance(scores, Tensor) and scores.shape == wanted:
+        return found
+    got = f"logits {tuple(scores.shape)}" if isinstance(scores, Tensor) else found
+    raise bad(
+        f"{type(method).__name__}.answer",
+        f"an Output (net(x)._replace(logits=...)) with logits {wanted}, [rows, classes]", got,
+    )  # fmt: skip
+
+
+def tells_task(method: Method, head: str) -> bool:
+    """Whether a method is told the tasks of rows on streams with this head.
+
+    Examples
+    --------
+    >>> tells_task(Method(), "multi")
+    False
+    """
+    return head == "multi" and method.task_identity != "ignored"
 
 
 def check_networks(method: Method, found: Any) -> MethodNetworks:

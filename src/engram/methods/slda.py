@@ -9,6 +9,7 @@ from torch import Tensor
 
 from engram.errors import check_float
 from engram.learner.learner import RunLearner
+from engram.learner.networks import Net
 from engram.methods.method import Method, Phase, State
 from engram.models.forward_pass import Output
 from engram.per_run import PerRun
@@ -91,9 +92,9 @@ class SLDA(Method):
         whole = state | {"weight": weight, "bias": bias}
         learner.state = {k: v.to(learner.device) for k, v in whole.items()}
 
-    def scores(self, output: Output, state: State) -> Tensor:
+    def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
+        output = net(x)
         if "weight" not in state:  # before the first task is over
-            return output.logits
+            return output
         features = output.features.to(state["weight"].dtype)
-        scores: Tensor = features @ state["weight"].T + state["bias"]
-        return scores
+        return output._replace(logits=features @ state["weight"].T + state["bias"])

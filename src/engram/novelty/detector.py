@@ -137,6 +137,9 @@ class Detector(Probe):
             raise bad("stream", f"one label per row for {name}", "sets of labels")
         if len(stream) < 2:
             raise bad("stream", f"at least two tasks for {name}: what comes is novel", 1)
+        if learner.tells_task:
+            expected = f"one head for all classes for {name}, where the method is told no tasks"
+            raise bad("stream", expected, "a method whose answers depend on the task given")
         self.refuse(gather_facts(learner))
 
     # -- over all runs ---------------------------------------------------------------------------
@@ -286,11 +289,21 @@ def gather_facts(learner: RunLearner) -> Facts:
     std = torch.ones(1) if not data.std else torch.tensor(data.std)
     std = std.reshape(-1, *[1] * (len(data.sample_shape) - 1)).to(learner.vector)
     return Facts(
-        columns=len(learner.stream.order), features=int(net.features), std=std,
+        columns=len(learner.stream.order), features=_answer_width(learner, net), std=std,
         like=learner.vector, bias="net.head.bias" in names,
         sample=tuple(data.sample_shape), seed=learner.seed, learner=learner,
         rows=len(learner.stream.tasks[0].train),
     )  # fmt: skip
+
+
+def _answer_width(learner: RunLearner, net: Any) -> int:
+    """Return the width of the features that a run answers with."""
+    if learner.answer is None:
+        return int(net.features)
+    shape = learner.feed.data.sample_shape
+    x, stage = learner.vector.new_zeros(1, *shape), torch.tensor(-1, device=learner.device)
+    with torch.no_grad():
+        return learner.answer(learner.net(), x, learner.state, stage).features.flatten(1).shape[1]
 
 
 def layer_width(learner: RunLearner | None, layer: str) -> int:
@@ -355,7 +368,7 @@ def newest_columns(view: StageView) -> Tensor:
     return list_heads(view)[-1].columns
 
 
-def features_and_logits(net: FunctionalNet, x: Tensor) -> Output:
+def features_and_logits(net: Net, x: Tensor) -> Output:
     """Return the output with flattened features."""
     output = net(x)
     return Output(output.features.flatten(1), output.logits)

@@ -11,7 +11,7 @@ import torch
 from engram import metrics
 from engram.errors import bad, check_choice, check_int
 from engram.learner.learner import RunLearner
-from engram.methods.method import Method
+from engram.methods.method import Method, compute_answer
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records.head_views import SET_SCORES, overall_set_score
@@ -76,7 +76,8 @@ class Threshold(Probe):
     def choose(self, learner: RunLearner, method: Method) -> float:
         """Choose the threshold best on validation rows; of equal ones, the one nearest to 0."""
         batch = learner.batch(learner.task.valid)
-        scores = method.scores(learner.net()(batch.x), learner.state).double().cpu().numpy()
+        answered = compute_answer(method, learner.net(), batch.x, learner.state)
+        scores = answered.logits.double().cpu().numpy()
         mask = learner.seen if self.among == "seen" else learner.stream.visible[learner.stage]
         open_ = mask.cpu().numpy()
         columns = np.arange(scores.shape[1])

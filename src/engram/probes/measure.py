@@ -50,7 +50,7 @@ def _items_key(one: StageResult) -> Any:
     """Return the key that runs must share for their test items to be stacked."""
     items, learnt = one.items, len(one.items.up_to(one.stage))
     return (
-        one.stage, learnt, items.targets.shape, items.tasks, items.width, items.multilabel,
+        one.stage, learnt, items.targets.shape, items.tasks, items.width, items.heads,
     )  # fmt: skip
 
 

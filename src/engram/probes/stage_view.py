@@ -15,9 +15,9 @@ from torch.func import vmap
 from engram.errors import EngramError, bad
 from engram.learner.batch import Batch, TrainingRows
 from engram.learner.learner import RunLearner
-from engram.learner.networks import FunctionalNet
-from engram.learner.tensor_tree import leaves, pick, stack, tree_map
-from engram.methods.method import Method
+from engram.learner.networks import AnsweringNet, FunctionalNet, Net
+from engram.learner.tensor_tree import leaves, pick, stack, tree_map, tree_shapes
+from engram.methods.method import Method, compute_answer, tells_task
 from engram.models.forward_pass import Output
 from engram.probes.probe import LEARNER_NEEDS
 from engram.records.long_table import Rows
@@ -188,7 +188,7 @@ class StageView:
     def outputs(self) -> Output:
         """Features [R, n, F] and logits [R, n, C] of the test items, in one pass for all probes.
 
-        Unlike `scores`, not rounded and not processed by the method; needs ``networks``.
+        What the method answers, like `scores`, but not rounded; needs ``networks``.
         """
         if self.whole is not None:
             view, places = self.whole
@@ -214,21 +214,37 @@ class StageView:
         """Map ``function(net, *args)`` over the runs; arguments and results are trees [R, ...].
 
         `function` is written for one run and pure; `net` is its network in eval mode with its own
-        buffers. Input gradients: ``torch.func.grad`` inside.
+        buffers, and ``net(x)`` what its method answers. Input gradients: ``torch.func.grad``
+        inside.
         """
-        learners = self.learners
-        first = learners[0]
+        learners, methods = self.learners, self.methods
+        first, answers = learners[0], methods[0].implements("answer")
         if len(learners) == 1:
-            net = FunctionalNet(first.networks, first.vector, first.buffers, training=False)
+            net: Net = first.net()
+            if answers:
+                net = answering_net(net, methods[0], first.state, first.stream)
             found = function(net, *(pick(arg, 0) for arg in args))
             return tree_map(lambda leaf: _call_on_tensor(function, leaf)[None], found)
+        forms = {tree_shapes(one.state) for one in learners} if answers else set()
+        if len(forms) > 1 or (answers and any(one != methods[0] for one in methods)):
+            each = [
+                self.select_runs([r], None).for_probe(self.needs, None).map(
+                    function, *(tree_map(lambda leaf, r=r: leaf[r : r + 1], arg) for arg in args)
+                )
+                for r in range(len(self))
+            ]  # fmt: skip
+            return tree_map(lambda *parts: torch.cat(parts), *each)
+        states = stack([one.state for one in learners]) if answers else {}
 
-        def one_run(vector: Tensor, own: Any, *rest: Any) -> Any:
-            net = FunctionalNet(first.networks, vector, own, training=False)
+        def one_run(vector: Tensor, own: Any, state: Any, *rest: Any) -> Any:
+            net: Net = FunctionalNet(first.networks, vector, own, training=False)
+            if answers:
+                net = answering_net(net, methods[0], state, first.stream)
             return function(net, *rest)
 
         vectors = torch.stack([one.vector for one in learners])
-        return vmap(one_run)(vectors, stack([one.buffers for one in learners]), *args)
+        buffers = stack([one.buffers for one in learners])
+        return vmap(one_run)(vectors, buffers, states, *args)
 
     def batches(self, size: int = 256, *, memory: bool = False) -> Iterator[Batch]:
         """Iterate over the task's training rows (and exemplars if `memory`) as [R, B, ...].
@@ -283,7 +299,23 @@ class StageView:
             yield torch.stack(each) if len(found) > 1 else each[0].expand(len(self), *each[0].shape)
 
 
-def _forward(net: FunctionalNet, x: Tensor) -> tuple[Tensor, Tensor]:
+def answering_net(
+    net: Net, method: Method, state: Any, stream: Any, stage: int | None = None
+) -> AnsweringNet:
+    """Return networks whose ``net(x)`` is what the method answers about rows of a task."""
+
+    def answer(net: Net, x: Tensor) -> Output:
+        if stage is None and tells_task(method, stream.head):
+            raise EngramError(
+                f"net(x): the answers of {type(method).__name__} depend on the task of each row, "
+                "which this probe is not told"
+            )
+        return compute_answer(method, net, x, state, -1 if stage is None else stage)
+
+    return AnsweringNet(net, answer)
+
+
+def _forward(net: Net, x: Tensor) -> tuple[Tensor, Tensor]:
     output = net(x)
     return output.features.flatten(1), output.logits
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from engram.learner.learner import RunLearner
+from engram.learner.learner import RunLearner, count_closed
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records.long_table import Rows
@@ -51,8 +51,9 @@ class Chance(Probe):
         opening = np.stack([one.opening for one in items])  # [R, C]
         opened = np.stack([(opening <= k).sum(1) for k in tasks], axis=1)
         visible = np.stack([one.visible for one in items])  # [R, T, C]
-        rows.add("chance", 1 / opened, task=tasks, head="single")
-        rows.add("chance", 1 / visible.sum(2), task=tasks, head="multi")
+        competing = {"single": opened, "multi": visible.sum(2)}
+        for head in items[0].heads:
+            rows.add("chance", 1 / competing[head], task=tasks, head=head)
         return rows
 
 
@@ -73,7 +74,7 @@ def run_facts(learner: RunLearner, *, seconds: float, steps: int) -> Mapping[str
     facts: dict[str, float] = {
         "seconds": seconds,
         "steps": steps,
-        "parameters": learner.vector.numel(),
+        "parameters": learner.vector.numel() - count_closed(learner),
         "state_bytes": size["state"],
         "network_bytes": size["networks"],
         "buffer_bytes": size["buffers"],
@@ -112,9 +113,8 @@ class Curve(Probe):
         one = view.members[run]
         scores = one.curve[number][1]
         # before an interruption another version may have scored the tasks to come, too
-        most = one.curve_rows
-        whole = EvaluationItems.of_stream(one.stream).thin(most)
-        items = whole.first(min(len(scores), len(one.items.thin(most))))
+        thin = one.items.thin(one.curve_rows)
+        items = thin.first(min(len(scores), len(thin)))
         predicted = decide_predictions(scores[: len(items)], items, stage=view.stage, head=head)
         return task_figure(
             predicted, items, stage=view.stage, figure=figure_of(items), average=self.average

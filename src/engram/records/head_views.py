@@ -29,6 +29,8 @@ def open_columns(items: EvaluationItems, *, stage: int, head: str) -> Bools:
     check_choice("head", head, HEADS)
     if head not in items.heads:
         expected = "'single': a row with a set of labels belongs to several tasks"
+        if items.task_given:
+            expected = "'multi': the scores were computed with the task of each row given"
         raise bad("head", expected, head)
     if head == "multi":
         return np.asarray(items.visible[items.task])

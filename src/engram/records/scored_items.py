@@ -53,6 +53,9 @@ class EvaluationItems:
     parent
         [C] for label sets: the label listed before each one in the data, -1 for none;
         empty: found in `targets`.
+    task_given
+        Whether scores were computed with the task of each item given: they hold for no other view
+        than ``multi``.
     """
 
     rows: Ints
@@ -66,6 +69,7 @@ class EvaluationItems:
     attributes: Mapping[str, Ints] = field(default_factory=dict)
     attribute_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parent: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    task_given: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rows", "task", "targets", "opening", "classes", "parent"):
@@ -121,9 +125,10 @@ class EvaluationItems:
         """The head views that these items have.
 
         A row with a label set belongs to the tasks of all its labels: given one task, a
-        network could not predict the others, so there is no ``multi``.
+        network could not predict the others, so there is no ``multi``. Where scores depend on the
+        task that was given, there is no ``single``.
         """
-        return HEADS[:1] if self.multilabel else HEADS
+        return HEADS[:1] if self.multilabel else HEADS[1:] if self.task_given else HEADS
 
     def counted(self, stage: int) -> Bools:
         """Mark the items of the tasks up to `stage`, [n]; a row with a label set only once.
@@ -202,15 +207,19 @@ class EvaluationItems:
         return 1 + max(stage, int(self.task.max(initial=-1)))
 
     @classmethod
-    def of_stream(cls, stream: Any, kind: str = "test") -> EvaluationItems:
+    def of_stream(
+        cls, stream: Any, kind: str = "test", *, task_given: bool = False
+    ) -> EvaluationItems:
         """Collect the test items of a stream task by task, or its rows of another kind.
 
         Cached: a study needs them after every stage of hundreds of runs over one stream.
         """
-        known: dict[str, EvaluationItems] = stream.__dict__.setdefault("_items", {})
-        if kind not in known:
-            known[kind] = cls._made(stream, kind)
-        return known[kind]
+        known: dict[Any, EvaluationItems] = stream.__dict__.setdefault("_items", {})
+        if (kind, False) not in known:
+            known[kind, False] = cls._made(stream, kind)
+        if (kind, task_given) not in known:
+            known[kind, task_given] = replace(known[kind, False], task_given=task_given)
+        return known[kind, task_given]
 
     @classmethod
     def _made(cls, stream: Any, kind: str) -> EvaluationItems:
@@ -278,6 +287,7 @@ def write_items(
         "format": _FORMAT, "recipe": recipe, "order": order,
         "names": json.dumps(items.names), "multilabel": json.dumps(items.multilabel),
         "attribute_names": json.dumps(items.attribute_names),
+        **({"task_given": "true"} if items.task_given else {}),
     }  # fmt: skip
     return save_tensors(path, {k: np.ascontiguousarray(v) for k, v in small.items()}, facts)
 
@@ -296,4 +306,5 @@ def read_items(path: str | os.PathLike[str]) -> EvaluationItems:
             attribute_names={key: tuple(map(str, values)) for key, values in names.items()},
             **arrays, names=tuple(map(str, json.loads(facts["names"]))),
             multilabel=bool(json.loads(facts["multilabel"])),
+            task_given=bool(json.loads(facts.get("task_given", "false"))),
         )  # fmt: skip

@@ -52,7 +52,7 @@ def stacking_key(items: EvaluationItems, stage: int) -> Any:
         return None
     cells = np.count_nonzero(np.bincount(items.task * items.width + items.targets[:, 0]))
     opened = int((items.opening <= stage).sum())
-    return items.scored_tasks(stage), items.tasks, items.width, int(cells), opened
+    return items.scored_tasks(stage), items.tasks, items.width, int(cells), opened, items.heads
 
 
 def add_stage(

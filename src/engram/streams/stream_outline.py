@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from engram.data.dataset import Data
 from engram.errors import Forbidden, plural, suggest_name
@@ -63,11 +63,18 @@ class LatentOutline(NamedTuple):
     unit_range: bool  # whether all values are in [0, 1]
 
 
+def _refuse_to_build() -> NoReturn:
+    raise Forbidden("stream.build_model is available in networks(stream) only")
+
+
 class StreamOutline:
     """A stream without inputs and labels, as methods receive it.
 
     Methods get one in ``networks(stream)`` and as ``learner.stream``. In the former, `features` is
-    the width of the model's features, and `latents` describes the outputs of its root, if any.
+    the width of the model's features, `latents` describes the outputs of its root, if any, and
+    `build_model` builds a further network like the main one, with initial weights of its own.
+    ``len(stream)`` is the number of tasks; where it is not known (`engram.Learner`), that of the
+    tasks so far, and networks are asked for again when another one comes.
 
     Examples
     --------
@@ -82,8 +89,9 @@ class StreamOutline:
     engram.errors.Forbidden: stream.data.x is not available to methods: inputs and ...
     """
 
-    __slots__ = ("data", "features", "head", "labels", "latents", "name", "online", "opening",
-                 "order", "position", "task_labels", "tasks", "visible")  # fmt: skip
+    __slots__ = ("_room", "build_model", "data", "features", "head", "labels", "latents", "name",
+                 "online", "opening", "order", "position", "task_labels", "tasks",
+                 "visible")  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
         self.data = DataOutline(stream.data)
@@ -95,11 +103,15 @@ class StreamOutline:
         self.visible: Tensor = stream.visible.clone()
         self.features: int | None = None
         self.latents: LatentOutline | None = None
+        self.build_model: Callable[[], nn.Module] = _refuse_to_build
+        self._room: int = getattr(stream, "room", 0)
 
-    def with_features(self, features: int, latents: LatentOutline | None) -> StreamOutline:
-        """Return the outline with the width of the model's features and its latents."""
+    def with_features(
+        self, features: int, latents: LatentOutline | None, build_model: Callable[[], nn.Module]
+    ) -> StreamOutline:
+        """Return the outline with the model's features and latents, and how to build another."""
         found = copy.copy(self)
-        found.features, found.latents = features, latents
+        found.features, found.latents, found.build_model = features, latents, build_model
         return found
 
     def with_input_shape(self, shape: tuple[int, ...]) -> StreamOutline:
@@ -120,7 +132,7 @@ class StreamOutline:
         return known
 
     def __len__(self) -> int:
-        return len(self.tasks)
+        return max(len(self.tasks), self._room)
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)
@@ -133,4 +145,5 @@ class StreamOutline:
         return f"StreamOutline({self.name!r}: {tasks}, {classes})"
 
     def __getattr__(self, name: str) -> Any:
-        refuse_attribute("stream", name, _STREAM, self.__slots__)
+        known = tuple(one for one in self.__slots__ if one[0] != "_")
+        refuse_attribute("stream", name, _STREAM, known)

@@ -81,5 +81,6 @@ class BiC(Method):
             state["shift"] = torch.where(new, shift, state["shift"])
         learner.state = state
 
-    def scores(self, output, state):
-        return corrected(output.logits, state)
+    def answer(self, net, x, state, stage):
+        output = net(x)
+        return output._replace(logits=corrected(output.logits, state))

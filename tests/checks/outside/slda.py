@@ -48,7 +48,8 @@ class SLDA(Method):
         like = learner.vector
         learner.state = {name: value.to(like.device, like.dtype) for name, value in found.items()}
 
-    def scores(self, output, state):
+    def answer(self, net, x, state, stage):
+        output = net(x)
         if "rows" not in state:
-            return output.logits
-        return output.features @ state["rows"].T + state["bias"]
+            return output
+        return output._replace(logits=output.features @ state["rows"].T + state["bias"])

@@ -35,7 +35,7 @@ from engram.engine.hyperparameters import make_tensors, replace_values, varying_
 from engram.engine.optim import VECTORS, Optimizer
 from engram.engine.sampler import StepRows
 from engram.engine.stored_values import (
-    frozen_root_names,
+    frozen_names,
     make_empty_tables,
     stack_latents,
     stack_value_tables,
@@ -123,7 +123,7 @@ class LockstepTrainer(TrainingStep):
     def _movable(self) -> TrainableSlices:
         """Return the trainable slices, without a frozen root unless verbs need the whole vector."""
         whole = self._projects or self._follows or not isinstance(self.optimizer, Optimizer)
-        frozen = [] if whole else frozen_root_names(self.learners)
+        frozen = [] if whole else frozen_names(self.learners)
         return TrainableSlices(self.networks.layout, frozen)
 
     def _stack(self, varying: dict[Any, list[float]]) -> None:

@@ -24,7 +24,7 @@ from engram.engine.batches import (
     uses_only_task_rows,
 )
 from engram.engine.sampler import StepRows
-from engram.engine.stored_values import frozen_root_names, make_empty_tables, stack_value_tables
+from engram.engine.stored_values import frozen_names, make_empty_tables, stack_value_tables
 from engram.engine.trainers.step import (
     Gradients,
     LossGradient,
@@ -73,7 +73,7 @@ class SingleTrainer(TrainingStep):
         # verbs and unfused optimisers need the whole vector
         whole = self._projects or self._follows or not self._fuses
         self._flat = whole or bool(training.clip or training.clip_value or training.ema)
-        frozen = [] if whole else frozen_root_names([learner])
+        frozen = [] if whole else frozen_names([learner])
         self.moving = TrainableSlices(learner.networks.layout, frozen)
         self.net = BoundNet(
             learner.networks, learner.vector, learner.buffers,
