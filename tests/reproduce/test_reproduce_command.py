@@ -42,7 +42,7 @@ def test_runs_prints_and_saves(tmp_path):
     assert done.exit_code == 0, done.output
     assert "not comparable" in done.stdout
     assert r"\begin{tabular}" in (tmp_path / "out" / "table.tex").read_text()
-    folder = tmp_path / "runs" / "reproduce" / "rwalk-1-embedded"
+    folder = tmp_path / "runs" / "reproduce" / "rwalk-embedded"
     assert len(pd.read_csv(folder / "reproduction.csv")) == 2
     again = call("reproduce", "rwalk/1", *QUICK, *SOME, "--format", "csv")
     assert "1 run, 1 of them already finished" in again.stderr
