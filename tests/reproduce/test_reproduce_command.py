@@ -111,7 +111,7 @@ def test_dry_run_says_what_is_missing(monkeypatch):
     plain = call("reproduce", "rwalk/2", "--dry-run", "--device", "cpu", "--format", "csv")
     rows = plain.stdout.splitlines()
     assert rows[0] == "cell,metric,printed,shipped,can be made,reason"
-    assert rows[2].endswith(",A(%),65.4,,no,quoted by the paper from the authors of GEM")
+    assert ',A(%),65.4,,no,"data: cifar100 is not part of the package' in rows[2]
     *names, shipped, here = rows[3].split(",")[:5]
     assert names == ["CIFAR-100 multi-head RWalk total_samples=5000", "A(%)", "70.1"]
     assert (shipped.split()[1], here) == ("differs", "no")
@@ -220,7 +220,7 @@ def test_on_other_data_of_the_same_kind(tmp_path):
     assert done.exit_code == 0, done.output
     assert "2 of 2 cells can be reproduced here" in done.stderr
     assert "note: made on digits" in done.stderr
-    found = pd.read_csv(tmp_path / "runs" / "reproduce" / "rwalk-1-on-digits" / "reproduction.csv")
+    found = pd.read_csv(tmp_path / "runs" / "reproduce" / "rwalk-on-digits" / "reproduction.csv")
     assert set(found["cell"]) == {"digits single-head Vanilla lambda=0"}
     assert found["printed"].tolist() == [38.0, 0.62]
     assert set(found["verdict"]) == {"not comparable"}
