@@ -6,8 +6,9 @@ torch's own generator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,13 +45,13 @@ class Trunk(nn.Module):
 class Net(nn.Module):
     """A trunk and one head per task, which comes with the task."""
 
-    def __init__(self) -> None:
+    def __init__(self, trunk: nn.Module | None = None, width: int = 24) -> None:
         super().__init__()
-        self.trunk = Trunk()
+        self.trunk, self.width = trunk or Trunk(width=width), width
         self.heads = nn.ModuleList()
 
     def grow(self) -> None:
-        self.heads.append(nn.Linear(self.trunk.hidden.out_features, CLASSES_PER_TASK))
+        self.heads.append(nn.Linear(self.width, CLASSES_PER_TASK))
 
     def forward(self, x: Tensor) -> Tensor:
         features = self.trunk(x)
@@ -60,10 +61,12 @@ class Net(nn.Module):
 class Finetune:
     """Train on one task after the other; the other methods say what they do besides."""
 
+    make_net: Callable[[], Any] = Net  # with `trunk`, `heads` and `grow`
+
     def __init__(self, images: Images, multi: bool, seed: int, settings: Settings) -> None:
         torch.manual_seed(seed)
         self.images, self.multi, self.settings = images, multi, settings
-        self.net, self.task = Net(), -1
+        self.net, self.task = type(self).make_net(), -1
 
     # -- data ------------------------------------------------------------------------------------
     def rows_of(self, y: Tensor, task: int) -> Tensor:

@@ -1,0 +1,134 @@
+"""Methods of many families against hand-written PyTorch loops of the same variant, on split MNIST.
+
+    python -m benchmarks.families HAT PackNet --root DIR [--save]
+
+15,000 training rows, five tasks of two digits, the same MLP and settings on both sides, three seeds
+each; no random number is shared. Printed are accuracies after the last task and forgetting, the
+interval of the difference of the means, and CPU seconds on one thread, one run at a time, the two
+sides in turn: their ratio. ``--save`` writes the lines into families.csv beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import ttest_ind
+from torch import nn
+
+import engram
+from engram.memory import Memory
+from engram.methods import ER, Finetune
+from engram.methods.method import Method
+from tests.plain import loop, rehearsal
+from tests.plain.images import Images
+
+FILE = Path(__file__).with_suffix(".csv")
+ROWS, SEEDS, WIDTH = 15_000, 3, 256
+SETTINGS = loop.Settings(epochs=2, batch_size=32, lr=1e-3)
+
+
+class Pair(NamedTuple):
+    """A method and its hand-written twin; `multi`: the task of a row is given."""
+
+    ours: Method
+    plain: type[loop.Finetune]
+    options: dict[str, Any]
+    multi: bool = False
+
+
+PAIRS = {
+    "Finetune": Pair(Finetune(), loop.Finetune, {}),
+    "ER": Pair(ER(memory=Memory(total=500)), rehearsal.ER, {"total": 500}),
+}
+
+
+def make_trunk(shape: tuple[int, ...] = (1, 28, 28)) -> nn.Module:
+    """The hidden layers on both sides."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()
+    )
+
+
+def load_images(root: str) -> Images:
+    """The first rows of each digit, evenly."""
+    data = engram.load("mnist", root=root)
+    x, y = data.x.float() / 255, data.labels
+
+    def choose(rows: torch.Tensor, count: int) -> torch.Tensor:
+        return torch.cat([rows[y[rows] == digit][: count // 10] for digit in range(10)])
+
+    train, test = choose(data.train, ROWS), choose(data.test, 5000)
+    return Images(x[train], y[train], x[test], y[test])
+
+
+def by_engram(images: Images, pair: Pair, seed: int) -> np.ndarray:
+    """[T, T] accuracies of one run of ours."""
+    data = engram.Data.from_arrays(
+        images.x.numpy(), images.y.numpy(), test=(images.test_x.numpy(), images.test_y.numpy())
+    )
+    make = engram.task_incremental if pair.multi else engram.class_incremental
+    result = engram.run(
+        make(data, classes_per_task=loop.CLASSES_PER_TASK), method=pair.ours, model=make_trunk,
+        seeds=[seed], device="cpu", optimizer="adam", **vars(SETTINGS),
+    )  # fmt: skip
+    return np.asarray(result.matrix[0])
+
+
+def by_hand(images: Images, pair: Pair, seed: int) -> np.ndarray:
+    """[T, T] accuracies of one run of the plain loop."""
+
+    class Twin(pair.plain):  # type: ignore[name-defined,misc]
+        make_net = staticmethod(lambda: loop.Net(make_trunk(), WIDTH))
+
+    found: np.ndarray = Twin(images, pair.multi, 100 + seed, SETTINGS, **pair.options).matrix()
+    return found
+
+
+def compare(name: str, images: Images) -> dict[str, Any]:
+    """Run both sides in turn."""
+    pair, found, seconds = PAIRS[name], {}, {"ours": [], "plain": []}
+    for seed in range(SEEDS):
+        for side, train in (("ours", by_engram), ("plain", by_hand)):
+            start = time.process_time()
+            found[side, seed] = train(images, pair, seed)
+            seconds[side].append(time.process_time() - start)
+    line: dict[str, Any] = {"method": name, "view": "task given" if pair.multi else "single head"}
+    last = {}
+    for side in seconds:
+        matrices = np.stack([found[side, seed] for seed in range(SEEDS)])
+        last[side] = matrices[:, -1].mean(-1)
+        line[side], line[f"{side} std"] = last[side].mean(), last[side].std(ddof=1)
+        line[f"{side} forgetting"] = engram.metrics.forgetting(matrices).mean()
+    interval = ttest_ind(last["ours"], last["plain"], equal_var=False).confidence_interval()
+    line["low"], line["high"] = interval.low, interval.high
+    line["CPU ratio"] = min(seconds["ours"]) / min(seconds["plain"])
+    return line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser.add_argument(
+        "methods", nargs="*", default=list(PAIRS), choices=list(PAIRS), metavar="METHOD"
+    )
+    parser.add_argument("--root", required=True, help="directory of mnist.npz or of its files")
+    parser.add_argument("--save", action="store_true", help=f"write the lines into {FILE.name}")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    images = load_images(asked.root)
+    for name in asked.methods:
+        line = pd.DataFrame([compare(name, images)]).round(4)
+        print(line.to_string(index=False), flush=True)
+        if asked.save:
+            known = pd.read_csv(FILE) if FILE.exists() else line[:0]
+            every = pd.concat([known[known["method"] != name], line])
+            every.sort_values("method").to_csv(FILE, index=False)
+
+
+if __name__ == "__main__":
+    main()
