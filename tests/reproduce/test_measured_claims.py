@@ -75,5 +75,5 @@ def test_photographs_without_known_tasks(half):
 def test_skeletons():
     lines = pd.read_csv(FOLDER / "cgl-fig3.csv")
     mean = lines[lines["orders"] == "task"].groupby("method")["average_accuracy"].mean()
-    assert mean.round(2)[["REPLAY", "GEM", "LwF", "BARE"]].tolist() == [0.70, 0.34, 0.19, 0.18]
+    assert mean.round(2)[["REPLAY", "GEM", "LwF", "BARE"]].tolist() == [0.58, 0.27, 0.21, 0.17]
     assert mean.nlargest(2).index.tolist() == ["REPLAY", "GEM"]

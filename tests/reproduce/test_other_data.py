@@ -46,6 +46,8 @@ def test_kinds_choose_the_protocol():
 def test_skeletons_need_ten_classes():
     moved = cgl_paper.PAPER.on(load("skeletons"))
     assert (moved.ucla.data, moved.ucla.edges, moved.ntu) == ("skeletons", "ucla", None)
+    made = cgl_paper.recipe(moved, cgl_paper.UCLA, "BARE")
+    assert "data_options" not in made.stream  # its reader need not turn any
     few = Data.from_arrays(np.zeros((4, 3, 6, 20), np.float32), np.arange(4) % 2, name="few",
                            test=(np.zeros((2, 3, 6, 20), np.float32), np.arange(2)))  # fmt: skip
     with pytest.raises(BadArgument, match="a set of 10 classes, got 'few with 2'"):

@@ -14,10 +14,11 @@ STORED = "ucla.data_options.held=stored"
 
 def test_dots_lead_into_the_options_of_a_data_set():
     preset = assign_settings(PAPER, [STORED])
-    assert recipe(preset, UCLA, "REPLAY").stream["data_options"] == {"held": "stored"}
+    turned = {"augment": "train"}
+    assert recipe(preset, UCLA, "REPLAY").stream["data_options"] == {"held": "stored", **turned}
     assert recipe(preset, UCLA, "REPLAY").key != recipe(PAPER, UCLA, "REPLAY").key
     assert recipe(preset, NTU, "REPLAY").key == recipe(PAPER, NTU, "REPLAY").key
-    assert PAPER.ucla.data_options == {}
+    assert PAPER.ucla.data_options == {"held": "together"}
     assert assign_settings(EMBEDDED, ["ucla.data_options.frames=4"]).ucla.data_options == {
         "per_class": 20, "frames": 4,
     }  # fmt: skip
@@ -25,7 +26,8 @@ def test_dots_lead_into_the_options_of_a_data_set():
 
 def test_search_of_table_3_keeps_the_options_of_the_data_set():
     for made in make_grid(assign_settings(PAPER, [STORED]), UCLA, "REPLAY").values():
-        assert made.stream["data_options"] == {"held": "stored", "split": "tuning"}
+        options = {"held": "stored", "augment": "train", "split": "tuning"}
+        assert made.stream["data_options"] == options
 
 
 def test_real_rows_follow_the_choice(engram_data):

@@ -126,8 +126,8 @@ class CGLPreset(PaperPreset[CGLProtocol]):
         As in `Training`; ``tf32`` makes the products of the ST-GCN quicker on CUDA.
     augment
         Random turns and frames of NW-UCLA, as the loader of Chen et al. has them for training
-        sequences: ``none``; of our training rows, once (``static``) or anew in every ``epoch``;
-        once of views 1 and 2 (``source``), tested or not.
+        sequences: of our training rows, once (``static``) or anew in every ``epoch``; once of
+        views 1 and 2 (``source``), tested or not; ``none``.
     gcn, stgcn
         Options of the two models.
     widths, depths
@@ -141,7 +141,7 @@ class CGLPreset(PaperPreset[CGLProtocol]):
     parts: ClassVar = {"ucla": UCLA, "ntu": NTU}
     official: ClassVar = {UCLA: "nw_ucla", NTU: "ntu60"}
 
-    ucla: CGLProtocol = CGLProtocol(data="nw_ucla", edges="ucla")
+    ucla: CGLProtocol = CGLProtocol(data="nw_ucla", edges="ucla", data_options={"held": "together"})
     ntu: CGLProtocol | None = CGLProtocol(
         data="ntu60", edges="ntu", best=BEST_NTU, data_options={"persons": "apart"}
     )
@@ -170,7 +170,7 @@ class CGLPreset(PaperPreset[CGLProtocol]):
     lwf: Mapping[str, Any] = default_options(ce_scope="new", blocks="per_task")
     gem: Mapping[str, Any] = default_options(memory={"fraction": 0.2})
     replay: Mapping[str, Any] = default_options()
-    augment: str = "none"
+    augment: str = "static"
     gcn: Mapping[str, Any] = default_options()
     stgcn: Mapping[str, Any] = default_options()
     widths: tuple[int, ...] = (32, 64, 128, 256, 512)
@@ -181,6 +181,11 @@ class CGLPreset(PaperPreset[CGLProtocol]):
     stgcn_seeds: int = 1
     grid_seeds: int = 1
     keep: str = "counts"
+
+    def on(self, data: Data) -> CGLPreset:
+        """The preset on another set of skeletons, whose reader may turn none."""
+        found = super().on(data)
+        return found if found.ucla == self.ucla else replace(found, augment="none")
 
     def __post_init__(self) -> None:
         check_ints(self, "seeds", "wide_seeds", "stgcn_seeds", "grid_seeds", low=1)
