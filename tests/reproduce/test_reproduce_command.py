@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 import typer
@@ -9,6 +11,7 @@ from engram.cli import record_commands, reproduce_command
 from engram.cli.console import CommandGroup
 from engram.experiments.sweep import sweep
 from engram.reproduce.papers import PAPER_NAMES
+from engram.reproduce.shipped_results import shipped_findings
 
 app = typer.Typer(cls=CommandGroup, pretty_exceptions_enable=False)
 app.command("reproduce")(reproduce_command.reproduce)
@@ -223,3 +226,18 @@ def test_on_other_data_of_the_same_kind(tmp_path):
     assert set(found["reason"]) == {"other data"}
     counts = call("reproduce", "rwalk", "--on", "digits", "--format", "csv").stdout.splitlines()
     assert counts[1].endswith(",78,2,0,0,0,2,76")
+
+
+def test_findings_are_counted_beside_those_that_ship(tmp_path, capsys):
+    claim = {"finding": "AGEM and finetune last", "row": "", "printed_holds": "yes"}
+    lines = [{**claim, "holds": holds} for holds in ("yes", "no", "undecided", "yes")]
+    file = tmp_path / "findings.csv"
+    pd.DataFrame(lines).to_csv(file, index=False)
+    table = SimpleNamespace(name="iirc/findings")
+    made = SimpleNamespace(figures=(file,), plan=SimpleNamespace(table=table))
+    reproduce_command._print_findings(made)
+    *_, line = capsys.readouterr().out.splitlines()
+    known = shipped_findings("iirc").set_index("finding").loc["AGEM and finetune last"]
+    shown = f"{known['yes']} of {known['comparisons']}"
+    assert line.split("last")[1].split() == ["4", "2", "1", "1", "0", *["4", "of", "4"],
+                                             *shown.split()]  # fmt: skip

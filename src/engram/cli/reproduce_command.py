@@ -241,6 +241,31 @@ def _save(made: Reproduction, path: Path, form: str) -> None:
         say(f"wrote {write_text(path, render_lines(made.lines, form) + chr(10))}")
 
 
+def _print_findings(made: Reproduction) -> None:
+    """Print how many comparisons of each finding hold, beside the shipped results."""
+    from rich.text import Text
+
+    from engram.cli.console import results_console
+    from engram.cli.result_display import make_plain_table
+    from engram.reproduce.papers.findings import YES, count_findings
+    from engram.reproduce.shipped_results import FINDING_COUNTS, FINDINGS, shipped_findings
+
+    files = [one for one in made.figures if one.name == f"{FINDINGS}.csv"]
+    if not files:
+        return
+    import pandas as pd
+
+    counts = count_findings(pd.read_csv(files[0], keep_default_na=False))
+    known = shipped_findings(made.plan.table.name.partition("/")[0]).to_dict("records")
+    shipped = {one["finding"]: f"{one[YES]} of {one['comparisons']}" for one in known}
+    table = make_plain_table(*FINDING_COUNTS, "shipped")
+    table.columns[0].justify = "left"
+    for row in counts.to_dict("records"):
+        said = [str(row[name]) for name in FINDING_COUNTS]
+        table.add_row(*(Text(word) for word in (*said, shipped.get(row["finding"], "-"))))
+    results_console().print(table)
+
+
 def _print_summary(made: Reproduction) -> None:
     import shlex
 
@@ -249,6 +274,7 @@ def _print_summary(made: Reproduction) -> None:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in made.counts().items())
     if counts:
         say(f"{plural(len(made.lines), 'cell')}: {counts}")
+    _print_findings(made)
     for path in made.figures:
         say(f"wrote {path}")
     if made.open_runs:

@@ -281,6 +281,7 @@ def train_missing(
 
 
 PANEL_WIDTH = 20  # width of a column of panels in em, below which a page is scrolled
+MOST_WIDTH = 60  # width of a page in em that is never scrolled
 
 
 def render_figure_page(drawn: Any, title: str) -> str:
@@ -292,10 +293,11 @@ def render_figure_page(drawn: Any, title: str) -> str:
     made: str = drawn.to_html(
         include_plotlyjs="directory", full_html=True, config={"responsive": True}
     )
+    width = min(PANEL_WIDTH * count_columns(drawn), MOST_WIDTH)
     head = (
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{html.escape(title)}</title>\n"
-        f"<style>body {{ min-width: {PANEL_WIDTH * count_columns(drawn)}em; }}</style>\n"
+        f"<style>body {{ min-width: {width}em; }}</style>\n"
     )
     return made.replace("<head>", f"<head>{head}", 1)
 

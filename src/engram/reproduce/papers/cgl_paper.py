@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from engram.data import Data
+from engram.data.embedded.synthetic_skeletons import ACTIONS
+from engram.data.skeletons import ntu, nw_ucla
 from engram.errors import check_choice, check_float, unknown
 from engram.experiments import Recipe
 from engram.learner.objectives import OBJECTIVES, SCOPES
@@ -481,12 +483,19 @@ def _name_study(row: tuple[str, str, str]) -> dict[str, str]:
     return dict(zip(("dataset", "method", "orders"), row, strict=True))
 
 
+# Runs that keep counts alone have no names of classes.
+CLASS_NAMES = {"nw_ucla": nw_ucla.CLASSES, "ntu60": ntu.CLASSES, "skeletons": tuple(ACTIONS)}
+
+
 def _class_figure(preset: CGLPreset, dataset: str) -> PaperFigure:
+    names = dict(enumerate(CLASS_NAMES.get(preset.protocol(dataset).data, ())))
+
     def accuracies(result: Result, row: tuple[str, str, str], recipes: Sequence[Recipe]) -> Records:
         runs = measures.select_runs(result, recipes, HEAD)
         if runs is None:
             return []
         mean: Any = runs.class_accuracy().dropna().groupby(level="order").mean()  # over seeds
+        mean = mean.rename(columns=lambda number: names.get(number, str(number)))
         long = mean.rename_axis(columns="class").stack().rename("accuracy").reset_index()
         found: Records = long.assign(method=row[1], orders=row[2]).to_dict("records")
         return found
@@ -581,7 +590,9 @@ def draw_scatter(data: pd.DataFrame) -> Any:
     import plotly.graph_objects as go
 
     titles = [f"{kind} orders" for kind in dict.fromkeys(data["orders"])]
-    grid = PlotGrid(columns=data["orders"], subplot_titles=titles, shared_yaxes=True)
+    grid = PlotGrid(
+        columns=data["orders"], subplot_titles=titles, shared_yaxes=True, plot_height=320
+    )
     looks = assign_looks(DRAWN_METHODS, data["method"])
     for (kind, method), rows in data.groupby(["orders", "method"], sort=False):
         look = looks[str(method)]
@@ -605,7 +616,7 @@ def draw_classes(data: pd.DataFrame) -> Any:
     import plotly.graph_objects as go
 
     titles = [f"{kind} orders" for kind in dict.fromkeys(data["orders"])]
-    grid = PlotGrid(data["orders"], subplot_titles=titles, shared_xaxes=True)
+    grid = PlotGrid(data["orders"], subplot_titles=titles, plot_height=300)
     looks = assign_looks(DRAWN_METHODS, data["method"])
     for (kind, method), rows in data.groupby(["orders", "method"], sort=False):
         trace = go.Box(
@@ -613,8 +624,8 @@ def draw_classes(data: pd.DataFrame) -> Any:
             marker={"color": looks[str(method)].color, "size": 3},
         )  # fmt: skip
         grid.add(trace, str(method), row=kind)
-    grid.figure.update_layout(boxmode="group", height=360 * len(grid.rows))
-    grid.figure.update_xaxes(title="class", dtick=1, row=len(grid.rows), col=1)
+    grid.figure.update_layout(boxmode="group")
+    grid.figure.update_xaxes(type="category", tickangle=20)
     grid.figure.update_yaxes(title="accuracy", range=[-0.02, 1.02])
     return grid.figure
 
@@ -622,7 +633,7 @@ def draw_classes(data: pd.DataFrame) -> Any:
 def draw_evolution(data: pd.DataFrame, axis: str) -> Any:
     """Accuracy and forgetting side by side, a line per method."""
     titles = [AXES[name] for name in dict.fromkeys(data["metric"])]
-    grid = PlotGrid(columns=data["metric"], subplot_titles=titles)
+    grid = PlotGrid(columns=data["metric"], subplot_titles=titles, plot_height=300)
     looks = assign_looks(DRAWN_METHODS, data["method"])
     for (metric, method), rows in data.groupby(["metric", "method"], sort=False):
         spread = {"array": rows["std"].tolist(), "thickness": 1}

@@ -771,7 +771,7 @@ def draw_panels(data: pd.DataFrame) -> Any:
     rows, columns = (list(dict.fromkeys(data[name])) for name in ("row", "measure"))
     grid = PlotGrid(
         rows, columns, column_titles=columns, row_titles=rows, shared_xaxes=True,
-        vertical_spacing=0.05, horizontal_spacing=0.06,
+        horizontal_spacing=0.06,
     )  # fmt: skip
     lines = list(dict.fromkeys(data["line"]))
     kinds = (list(DETECTOR_NAMES.values()), list(DRAWN_GROUPS), list(ROWS))
@@ -780,7 +780,6 @@ def draw_panels(data: pd.DataFrame) -> Any:
         grid.add_line(own["x"], own["value"], str(name), looks, row=row, column=measure)
     over = "task" if columns[0] in OVER_TASKS else "stage"
     grid.figure.update_xaxes(title=over, row=len(rows))
-    grid.figure.update_layout(height=120 + 240 * len(rows), legend={"orientation": "h", "y": -0.12})
     return grid.figure
 
 

@@ -5,6 +5,8 @@ plots.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -117,6 +119,8 @@ def accuracy_curves(
 def assign_looks(known: Sequence[str], names: Iterable[Any] = ()) -> dict[str, Style]:
     """A look per name: that of its place in `known` in whatever figure it is, others after them.
 
+    The first 32 differ in colour or dash, so that lines are told apart without their markers.
+
     Examples
     --------
     >>> few, all = (
@@ -126,13 +130,27 @@ def assign_looks(known: Sequence[str], names: Iterable[Any] = ()) -> dict[str, S
     >>> few["LwF"] == all["LwF"] != all["new"]
     True
     """
-    from engram.report.method_styles import assign_styles
+    from engram.report.method_styles import DASHES, PALETTE, assign_styles
 
-    return assign_styles(list(dict.fromkeys([*known, *map(str, names)])))
+    named = list(dict.fromkeys([*known, *map(str, names)]))
+    return {
+        # colours and dashes of `assign_styles` begin anew together
+        name: replace(look, dash=DASHES[(place + place // len(PALETTE)) % len(DASHES)])
+        for place, (name, look) in enumerate(assign_styles(named).items())
+    }
+
+
+PLOT_HEIGHT = 220  # pixels of a plot, however many rows a figure has
+ROW_GAP = 64  # between rows: tick labels and the title of the next plot
+TOP, AXIS, LEGEND_LINE = 90, 60, 22  # above the first row; below the last; of a line of the legend
+PAGE_WIDTH = 900  # pixels that a legend may count on
+LETTER, ENTRY = 7, 52  # of a legend entry: a letter, and what is drawn before it
 
 
 class PlotGrid:
     """Plots in rows and columns, found by their names, with one legend in which a name stands once.
+
+    Plots are as high with one row as with several; the legend stands below them.
 
     Examples
     --------
@@ -148,6 +166,8 @@ class PlotGrid:
         Names of the rows and columns, "" for the only one.
     titled
         Plots have the names of their columns as titles, or of their rows where only those have one.
+    plot_height
+        Pixels of each plot.
     options
         Further arguments of plotly's ``make_subplots``.
     """
@@ -158,15 +178,33 @@ class PlotGrid:
         columns: Iterable[Any] = ("",),
         *,
         titled: bool = False,
+        plot_height: int = PLOT_HEIGHT,
         **options: Any,
     ) -> None:
         from plotly.subplots import make_subplots
 
         self.rows, self.columns = list(dict.fromkeys(rows)), list(dict.fromkeys(columns))
+        self._plots = len(self.rows) * plot_height + (len(self.rows) - 1) * ROW_GAP
+        options["vertical_spacing"] = ROW_GAP / self._plots if len(self.rows) > 1 else 0.0
         if titled:
             options["subplot_titles"] = self.rows if self.columns == [""] else self.columns
         self.figure = make_subplots(rows=len(self.rows), cols=len(self.columns), **options)
         self._in_legend: set[str] = set()
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Give the figure the height of its plots, titles and legend."""
+        lines, used = 1, 0
+        for name in self._in_legend:
+            width = ENTRY + LETTER * len(name)
+            lines, used = (
+                (lines, used + width) if used + width <= PAGE_WIDTH else (lines + 1, width)
+            )
+        bottom = AXIS + LEGEND_LINE * lines
+        self.figure.update_layout(
+            height=TOP + self._plots + bottom, margin={"t": TOP, "b": bottom},
+            legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
+        )  # fmt: skip
 
     def add(self, trace: Any, name: str = "", *, row: Any = "", column: Any = "") -> None:
         """Add a plotly trace; with a `name` it has an entry in the legend, once for all plots."""
@@ -174,6 +212,8 @@ class PlotGrid:
             first = name not in self._in_legend
             trace.update(name=name, legendgroup=name, showlegend=first)
             self._in_legend.add(name)
+            if first:
+                self._lay_out()
         where = {"row": self.rows.index(row) + 1, "col": self.columns.index(column) + 1}
         self.figure.add_trace(trace, **where)
 
@@ -193,37 +233,110 @@ class PlotGrid:
         self.add(trace.update(**changes), name, row=row, column=column)
 
 
+MOST_COLUMNS = 4  # plots side by side on a page
+
+
+def wrap_columns(count: int, most: int = MOST_COLUMNS) -> int:
+    """Columns of a grid of so many plots, whose rows are about equally long.
+
+    Examples
+    --------
+    >>> [wrap_columns(count) for count in (3, 4, 5, 6, 8, 11)]
+    [3, 4, 3, 3, 4, 4]
+    """
+    return -(-count // -(-count // most))
+
+
 def draw_task_level(data: pd.DataFrame, looks: Mapping[str, Style]) -> Any:
-    """One row of plots per panel, one column per task and one for the mean."""
+    """A block of plots per panel: one for each task and one for the mean, in rows of a few."""
     tasks = int(data["task"].max())
-    columns = [*range(1, tasks + 1), 0]
+    places = [*range(1, tasks + 1), 0]
+    columns = wrap_columns(len(places))
+    panels = list(dict.fromkeys(data["panel"]))
+    lines = -(-len(places) // columns)
+    titles = [
+        f"{panel}: {f'task {task}' if task else 'mean'}" if len(panels) > 1
+        else f"task {task}" if task else f"mean ({panel})"
+        for panel in panels
+        for task in [*places, *[-1] * (lines * columns - len(places))]
+    ]  # fmt: skip
     grid = PlotGrid(
-        data["panel"], columns, shared_yaxes=True, shared_xaxes=True,
-        column_titles=[f"task {t}" if t else "mean" for t in columns],
-        row_titles=list(dict.fromkeys(data["panel"])), horizontal_spacing=0.01,
-        vertical_spacing=0.03,
+        product(panels, range(lines)), range(columns), shared_yaxes=True,
+        subplot_titles=["" if "task -1" in title else title for title in titles],
+        horizontal_spacing=0.03, plot_height=170,
     )  # fmt: skip
     for (panel, method, task), rows in data.groupby(["panel", "method", "task"], sort=False):
-        grid.add_line(rows["stage"], rows["accuracy"], str(method), looks, row=panel, column=task)
+        line, column = divmod(places.index(task), columns)
+        grid.add_line(rows["stage"], rows["accuracy"], str(method), looks, row=(panel, line),
+                      column=column)  # fmt: skip
     figure = grid.figure
+    figure.update_annotations(font_size=13)
     figure.update_yaxes(range=[0, 1.02])
     figure.update_yaxes(title="accuracy", col=1)
     # the same axis everywhere: a task learnt late begins far to the right
     ticks = sorted({1, (1 + tasks) // 2, tasks})
     figure.update_xaxes(range=[0.6, tasks + 0.4], tickvals=ticks)
-    figure.update_xaxes(title="tasks learnt", row=len(grid.rows))
-    figure.update_layout(height=240 * len(grid.rows), legend={"orientation": "h", "y": -0.14})
+    for column in range(columns):  # below the last plot of a column
+        last = lines - (column >= len(places) - columns * (lines - 1))
+        row = len(grid.rows) - lines + last
+        figure.update_xaxes(title="tasks learnt", row=row, col=column + 1)
+    empty = range(len(places), lines * columns)
+    for panel, place in product(range(len(panels)), empty):
+        where = {"row": panel * lines + place // columns + 1, "col": place % columns + 1}
+        figure.update_xaxes(visible=False, **where)
+        figure.update_yaxes(visible=False, **where)
     return figure
 
 
+TABLE_HEIGHT = 800  # pixels of a table, which is scrolled where it is longer
+
+
 def draw_table(data: pd.DataFrame) -> Any:
-    """The table itself."""
+    """The table itself; what is missing is blank, and what was not run is one line of a finding."""
     import plotly.graph_objects as go
 
-    shown = data.map(lambda value: f"{value:.3g}" if isinstance(value, float) else str(value))
-    return go.Figure(
-        go.Table(
-            header={"values": list(data.columns), "align": "left"},
-            cells={"values": [shown[name].tolist() for name in data.columns], "align": "left"},
-        )
+    shown = fold_table(data).map(_format_entry)
+    texts = [[str(name), *shown[name]] for name in shown.columns]
+    table = go.Table(
+        header={"values": [f"<b>{name}</b>" for name in shown.columns], "align": "left"},
+        cells={"values": [words for _, *words in texts], "align": "left"},
+        columnwidth=[max(6, *(min(len(word), 28) for word in words)) for words in texts],
     )
+    figure = go.Figure(table)
+    figure.update_layout(height=TABLE_HEIGHT, margin={"t": TOP, "b": 10, "l": 10, "r": 10})
+    return figure
+
+
+def _format_entry(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if np.isnan(value) else f"{value:.3g}"
+    return str(value)
+
+
+def fold_table(data: pd.DataFrame) -> pd.DataFrame:
+    """A table without columns that are empty, and with one line for what was not run of a finding.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> made = {"finding": ["a"] * 3, "row": ["x", "y", "z"], "holds": ["yes", *["not run"] * 2]}
+    >>> fold_table(pd.DataFrame({**made, "paper": NAN}))["row"].tolist()
+    ['x', '2 comparisons']
+    """
+    import pandas as pd
+
+    kept = data.dropna(axis="columns", how="all") if len(data) else data
+    kept = kept.loc[:, [not (kept[name] == "").all() for name in kept]]
+    if not {"finding", "holds"} <= set(kept):
+        return kept
+    parts = []
+    for finding, rows in kept.groupby("finding", sort=False):
+        absent = rows["holds"] == "not run"
+        parts.append(rows[~absent])
+        if absent.sum() == 1:
+            parts.append(rows[absent])
+        elif absent.any():
+            line = {"finding": finding, "row": f"{absent.sum()} comparisons", "holds": "not run"}
+            parts.append(pd.DataFrame([line], columns=kept.columns).astype(object))
+    found = pd.concat([part.astype(object) for part in parts], ignore_index=True)
+    return found.where(found.notna(), "")

@@ -630,7 +630,9 @@ def draw_curves(data: pd.DataFrame) -> Any:
     """A plot per panel, a line per method, and a band of one deviation where there are several."""
     panels = list(dict.fromkeys(data["panel"]))
     columns = min(PLOTS_BESIDE, len(panels))
-    grid = PlotGrid(range(-(-len(panels) // columns)), range(columns), subplot_titles=panels)
+    grid = PlotGrid(
+        range(-(-len(panels) // columns)), range(columns), subplot_titles=panels, plot_height=300
+    )
     looks = assign_looks([*ROWS, *VARIANTS], data["method"])
     for (panel, method), part in data.groupby(["panel", "method"], sort=False):
         row, column = divmod(panels.index(panel), columns)
@@ -640,7 +642,6 @@ def draw_curves(data: pd.DataFrame) -> Any:
         grid.add_line(part["stage"], part["value"], name, looks, row=row, column=column)
     grid.figure.update_yaxes(rangemode="tozero")
     grid.figure.update_xaxes(title="task", row=len(grid.rows))
-    grid.figure.update_layout(height=360 * len(grid.rows))
     return grid.figure
 
 
@@ -664,9 +665,8 @@ def draw_confusion(data: pd.DataFrame) -> Any:
 
     methods, stages = (list(dict.fromkeys(data[name])) for name in ("method", "stage"))
     grid = PlotGrid(
-        methods, stages, row_titles=methods,
-        column_titles=[f"after task {stage}" for stage in stages],
-        horizontal_spacing=0.02, vertical_spacing=0.02,
+        methods, stages, row_titles=methods, plot_height=560 if len(stages) == 1 else 300,
+        column_titles=[f"after task {stage}" for stage in stages], horizontal_spacing=0.02,
     )  # fmt: skip
     for (method, stage), part in data.groupby(["method", "stage"], sort=False):
         names = list(dict.fromkeys(part["true"]))
@@ -675,12 +675,13 @@ def draw_confusion(data: pd.DataFrame) -> Any:
         drawn = go.Heatmap(z=shares, x=short, y=short, zmin=0, zmax=1, coloraxis="coloraxis")
         grid.add(drawn, row=method, column=stage)
     figure, alone = grid.figure, len(stages) == 1
-    figure.update_yaxes(autorange="reversed", showticklabels=alone)
-    figure.update_xaxes(showticklabels=alone)
-    figure.update_layout(
-        height=(620 if alone else 300) * len(methods),
-        coloraxis={"colorscale": "Blues", "cmin": 0, "cmax": 1},
-    )
+    # beside each other, names stand on the outer axes; plotly leaves out those without room
+    small = {"tickfont_size": 9 if alone else 7}
+    figure.update_yaxes(autorange="reversed", showticklabels=alone, **small)
+    figure.update_yaxes(showticklabels=True, col=1)
+    figure.update_xaxes(showticklabels=alone, tickangle=60, **small)
+    figure.update_xaxes(showticklabels=True, row=len(methods))
+    figure.update_layout(coloraxis={"colorscale": "Blues", "cmin": 0, "cmax": 1}, margin_b=120)
     return figure
 
 

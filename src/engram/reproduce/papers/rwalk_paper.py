@@ -652,14 +652,18 @@ def draw_plane(data: pd.DataFrame) -> Any:
     """A plane per data set; hollow markers are the paper's numbers."""
     import plotly.graph_objects as go
 
-    grid, looks = PlotGrid(columns=data["dataset"], titled=True), _looks(data["method"])
+    grid = PlotGrid(columns=data["dataset"], titled=True, plot_height=420)
+    looks = _looks(data["method"])
+    for dataset, points in data.groupby("dataset", sort=False):
+        _draw_distances(grid, dataset, points[["forgetting", "intransigence"]].to_numpy(float))
     for row in data.to_dict("records"):
         name, paper = str(row["method"]), row["source"] == "paper"
         symbol = looks[name].symbol + ("-open" if paper else "")
         grid.add_line(
             [row["forgetting"]], [row["intransigence"]], name, looks, column=row["dataset"],
             mode="markers", marker={"size": 11, "symbol": symbol},
-            hovertemplate=f"{row['source']}<br>F %{{x:.3f}}, I %{{y:.3f}}",
+            hovertemplate=f"{row['source']}<br>F %{{x:.3f}}, I %{{y:.3f}}, "
+            f"{math.hypot(row['forgetting'], row['intransigence']):.3f} from the origin",
         )  # fmt: skip
     both = "paper" in set(data["source"])  # without its points there is nothing to tell apart
     for name, symbol in (("ours", "circle"), ("the paper", "circle-open")) if both else ():
@@ -669,6 +673,43 @@ def draw_plane(data: pd.DataFrame) -> Any:
     grid.figure.update_xaxes(title="forgetting", zeroline=True)
     grid.figure.update_yaxes(title="intransigence", zeroline=True)
     return grid.figure
+
+
+QUADRANTS = {  # place of a corner to what is there
+    (1, 1): "forgets, learns less", (0, 1): "transfers back, learns less",
+    (1, 0): "forgets, learns more", (0, 0): "transfers back, learns more",
+}  # fmt: skip
+DISTANCES = (0.25, 0.5, 0.75, 1.0)  # of the circles around the origin
+
+
+def _draw_distances(grid: PlotGrid, dataset: Any, points: np.ndarray) -> None:
+    """Mark the quadrants of a plane and circles of equal distance to the origin, the ideal."""
+    where = {"row": 1, "col": grid.columns.index(dataset) + 1}
+    figure, faint = grid.figure, {"color": "gray", "width": 1}
+    low, high = np.nanmin([*points, (-0.05, -0.05)], 0), np.nanmax([*points, (0.3, 0.3)], 0)
+    reach = 0.08 * (high - low)
+    (left, bottom), (right, top) = low - reach, high + reach
+    for radius in DISTANCES:
+        if radius < max(right, top):
+            figure.add_shape(
+                type="circle", x0=-radius, x1=radius, y0=-radius, y1=radius, layer="below",
+                line={**faint, "dash": "dot"}, opacity=0.5, **where,
+            )  # fmt: skip
+            at = radius / math.sqrt(2)
+            figure.add_annotation(x=at, y=at, text=f"{radius:g}", showarrow=False, opacity=0.6,
+                                  font_size=10, **where)  # fmt: skip
+    figure.add_hline(0, line=faint, **where)
+    figure.add_vline(0, line=faint, **where)
+    for (x, y), text in QUADRANTS.items():
+        if (not x and left > -0.1) or (not y and bottom > -0.02):
+            continue  # no room, and nothing there
+        figure.add_annotation(
+            x=right if x else left, y=top if y else bottom, text=text, showarrow=False,
+            xanchor="right" if x else "left", yanchor="top" if y else "bottom", opacity=0.6,
+            font_size=11, **where,
+        )  # fmt: skip
+    figure.update_xaxes(range=[left, right], **where)
+    figure.update_yaxes(range=[bottom, top], **where)
 
 
 def draw_grid(data: pd.DataFrame, axis: str) -> Any:
@@ -692,12 +733,15 @@ def draw_grid(data: pd.DataFrame, axis: str) -> Any:
 
 
 def _looks(names: Any) -> dict[str, Style]:
-    """One look per method in all figures; with samples (-S) another marker in the same colour."""
+    """One look per method in all figures; with samples (-S) another dash in the same colour."""
+    from engram.report.method_styles import DASHES
+
     named = list(dict.fromkeys(map(str, names)))
     found = assign_looks((*METHODS, *(f"{name}-S" for name in METHODS)), named)
     for name in METHODS:
         own = found[name]
-        found[f"{name}-S"] = replace(found[f"{name}-S"], color=own.color, dash=own.dash)
+        dash = DASHES[(DASHES.index(own.dash) + 2) % len(DASHES)]
+        found[f"{name}-S"] = replace(found[f"{name}-S"], color=own.color, dash=dash)
     return found
 
 
