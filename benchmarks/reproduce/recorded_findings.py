@@ -3,8 +3,8 @@
     python -m benchmarks.reproduce.recorded_findings cnd [--save cnd-findings.csv]
 
 For papers whose cells are one run each: a mean over several has lost the values by which a finding
-is judged. Findings over numbers that no table has, such as those of figures, need the runs
-themselves: ``engram reproduce PAPER/findings``.
+is judged. Findings over numbers that no table has, such as those of figures, were recorded by
+``engram reproduce PAPER/findings`` from the runs themselves; lines of theirs in the file stay.
 """
 
 from __future__ import annotations
@@ -60,7 +60,12 @@ def main(arguments: list[str] | None = None) -> None:
     found = recorded_findings(given.paper)
     print(count_findings(found).to_string(index=False))
     if given.save:
-        found.to_csv(HERE / given.save, index=False)
+        file = HERE / given.save
+        if file.is_file():
+            known = pd.read_csv(file)
+            others = known[~known["finding"].isin(found["finding"])]
+            found = pd.concat([found, others], ignore_index=True)
+        found.to_csv(file, index=False)
 
 
 if __name__ == "__main__":
