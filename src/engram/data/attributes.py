@@ -1,5 +1,5 @@
 """Attributes of rows (subject, camera, age) as numbers with names, and splits by whole subjects
-or clips.
+or clips, or within each of them.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def join_train_and_test(
 
 
 # ------------------------------------------------------------------------------------------------
-# Splits by whole subjects or clips
+# Splits by whole subjects or clips, or within each subject
 
 _DRAWS = 200  # of which the one closest to equal shares is taken
 _FEW_UNITS = 2000  # units above which any draw is close
@@ -183,3 +183,28 @@ def draw_held_out_units(
         if best is None or distance < best[0]:
             best = distance, drawn
     return {names[i] for i in best[1]} if best else set()
+
+
+def draw_within(owner: Tensor, labels: Tensor, unit: Tensor, share: float, key: keys.Key) -> Tensor:
+    """Mark a share of the units [n] of each class of each owner; a unit has the first row's class.
+
+    Examples
+    --------
+    >>> owner, labels = torch.tensor([0] * 10 + [1]), torch.zeros(11, dtype=torch.long)
+    >>> held = draw_within(owner, labels, torch.arange(11) // 2, 0.4, keys.fold(0, "doc"))
+    >>> int(held[:10].sum()), bool(held[10])  # two clips of five; the only one is trained
+    (4, False)
+    """
+    found: dict[tuple[int, int], dict[int, None]] = {}
+    known: dict[tuple[int, int], int] = {}
+    for who, label, one in zip(owner.tolist(), labels.tolist(), unit.tolist(), strict=True):
+        label = known.setdefault((who, one), label)
+        found.setdefault((who, label), {})[one] = None
+    held: set[tuple[int, int]] = set()
+    for (who, label), units in found.items():
+        names = list(units)
+        count = min(max(round(share * len(names)), 1), len(names) - 1)
+        drawn = keys.permutation(keys.fold(key, who, label), len(names), len(names))[:count]
+        held |= {(who, names[place]) for place in drawn.tolist()}
+    pairs = zip(owner.tolist(), unit.tolist(), strict=True)
+    return torch.tensor([pair in held for pair in pairs], dtype=torch.bool)

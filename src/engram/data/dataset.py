@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from engram import keys
-from engram.data.attributes import join_train_and_test, number_attributes
+from engram.data.attributes import draw_within, join_train_and_test, number_attributes
 from engram.data.conversion import (
     Inputs,
     check_crop,
@@ -30,7 +30,7 @@ from engram.data.conversion import (
 from engram.data.fingerprint import data_fingerprint
 from engram.data.image_copies import CopyTables, ImageCopies, check_copies
 from engram.data.label_checks import check_one_type, notes_on_names, refuse_unlabelled
-from engram.errors import bad, check_int, plural, unknown
+from engram.errors import bad, check_float, check_int, plural, unknown
 from engram.html_repr import escape, html_table, join_blocks
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
@@ -390,6 +390,53 @@ class Data:
             draw_evenly(self, one, rows) for one in (self.train, self.valid, self.test)
         )
         return replace(self, train=train, valid=valid, test=test)
+
+    def split_within(
+        self, by: str, *, share: float = 0.3, together: str | None = None, seed: int = 0
+    ) -> Data:
+        """Return the data with rows of each subject (camera, ...) in both parts.
+
+        Training and test rows are divided anew: of each class of each value of `by`, that share is
+        tested, one row at least, and where there is only one, it is trained. For models that are
+        adapted to somebody, who is then tested.
+
+        Parameters
+        ----------
+        by
+            Name of an attribute.
+        share
+            Share of the rows to be tested.
+        together
+            An attribute whose values are not divided, such as ``clip``: its frames are almost
+            alike.
+        seed
+            Seed of the draw.
+
+        Examples
+        --------
+        >>> who = {"subject": ["Ada", "Bo"] * 20}
+        >>> data = Data.from_arrays(
+        ...     [[float(i)] for i in range(40)], [0] * 20 + [1] * 20, attributes=who
+        ... )
+        >>> made = data.split_within("subject", share=0.2)
+        >>> made, made.attributes["subject"][made.test].bincount().tolist()
+        (Data('data': 32 train, 8 test rows of (1,), 2 classes), [4, 4])
+        """
+        check_float("share", share, 0.0, 1.0, open_low=True)
+        key = keys.fold(check_int("seed", seed), "split within")
+        rows = torch.cat([self.train, self.test]).cpu().sort().values
+        owner = self._attribute("by", by)[rows]
+        unit = rows if together is None else self._attribute("together", together)[rows]
+        held = draw_within(owner, self.labels[rows], unit, share, key)
+        if not held.any() or held.all():
+            expected = f"one that leaves rows of a value of {by!r} on both sides"
+            raise bad("share", expected, share)
+        return replace(self, train=rows[~held], test=rows[held])
+
+    def _attribute(self, argument: str, name: str) -> Tensor:
+        if name not in self.attributes:
+            raise unknown(argument, name, self.attributes)
+        return self.attributes[name].cpu()
 
     @classmethod
     def from_frame(
