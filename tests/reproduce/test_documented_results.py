@@ -248,7 +248,9 @@ def test_iirc_on_drawn_shapes():
 def test_rwalk():
     lines = recorded("rwalk-1")
     plain = lines["cell"].str.replace(r" lambda=.*", "", regex=True)
-    settings = ("", "mnist.epochs=5; mnist.lr=0.003", "cifar.precision=tf32; seeds=1")
+    printed = "weigh_samples=false; ewc.normalize=false; ewc.alpha_on=batch; rwalk.alpha_on=batch"
+    larger, cifar = "mnist.epochs=5; mnist.lr=0.003", "cifar.precision=tf32; seeds=1"
+    settings = ("", larger, printed, cifar)
     tables = page_tables("docs/protocols/rwalk.md", "head", "method", "A paper")
     for name, table in zip(settings, tables, strict=True):
         assert len(table) == 13
