@@ -37,8 +37,18 @@ INDEX = DOCS / "methods" / "README.md"
 SHOWN = re.compile(r"^```python run\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember", "gradient",
-         "step", "finish", "scores")  # fmt: skip
-OUTSIDE = {"Join", "BiC", "DERpp", "ERACE", "GDumb", "SLDA"}  # in none of the benchmarks
+         "step", "finish", "scores", "admit")  # fmt: skip
+OUTSIDE = {
+    "AdamNSCL",
+    "BiC",
+    "CBRS",
+    "DERpp",
+    "ERACE",
+    "GDumb",
+    "GSS",
+    "Join",
+    "SLDA",
+}  # in none of the benchmarks
 NO_NAME = "no such name"
 
 
