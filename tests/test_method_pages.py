@@ -37,8 +37,9 @@ INDEX = DOCS / "methods" / "README.md"
 SHOWN = re.compile(r"^```python run\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember", "gradient",
-         "step", "finish", "answer")  # fmt: skip
-OUTSIDE = {"Join", "BiC", "DERpp", "ERACE", "GDumb", "SLDA"}  # in none of the benchmarks
+         "step", "finish", "answer", "admit")  # fmt: skip
+# in none of the benchmarks
+OUTSIDE = {"AdamNSCL", "BiC", "CBRS", "DERpp", "ERACE", "GDumb", "GSS", "Join", "SLDA"}
 NO_NAME = "no such name"
 
 

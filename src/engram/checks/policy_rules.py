@@ -23,6 +23,8 @@ DRAWS, KEPT, PASSED = 200, 2, 5  # reservoirs drawn, their size, rows offered
 
 def make_replay(policy: Any) -> ER:
     """Make experience replay with this policy and a small budget."""
+    if policy == "admit":
+        raise DoesNotApply("the method decides which rows enter")
     return ER(memory=Memory(total=TOTAL, policy=policy))
 
 
@@ -37,8 +39,8 @@ def _rank_rows(policy: Any, learner: RunLearner, rows: Tensor, column: int, coun
 
 
 def _require_ranking(policy: Any) -> None:
-    if policy == "reservoir":
-        raise DoesNotApply("a reservoir keeps, it does not rank")
+    if policy in ("reservoir", "admit"):
+        raise DoesNotApply("rows are kept as they pass by, not ranked")
 
 
 def check_prefix_of_a_ranking_is_a_ranking(policy: Any) -> None:

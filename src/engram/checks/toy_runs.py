@@ -422,8 +422,9 @@ class TaskStart:
         grad = torch.linspace(-1, 1, len(before), dtype=before.dtype)
         at = torch.tensor(number)
         return Update(
-            before, before - 0.01 * grad, grad, at, due, batch.key, batch.times[1:], asked.kept
-        )
+            before, before - 0.01 * grad, grad, at, due, batch.key, batch.times[1:], asked.kept,
+            self.learners[0].layout,
+        )  # fmt: skip
 
 
 def enter_task(

@@ -223,7 +223,9 @@ class Sampler:
         # rows pass by once, in the first epoch
         passes = real & (epochs == 0)[..., None]
         if self.admits:
-            return StepRows(main, key, passes=passes & (main.y[..., 0] >= 0))  # type: ignore[arg-type]
+            passes = passes & (main.y[..., 0] >= 0)
+            none = not bool(passes.any())  # after the first epoch
+            return StepRows(main, key, passes=() if none else passes)  # type: ignore[arg-type]
         if self.reservoir is None:
             apart = tuple(self._memory_batch(t, key, j) for j, t in enumerate(self.memory))
         else:

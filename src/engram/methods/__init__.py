@@ -7,6 +7,7 @@ Exemplar memories are in `engram.memory`, the training loop in `engram.engine`. 
 
 from __future__ import annotations
 
+from engram.methods.adam_nscl import AdamNSCL
 from engram.methods.agem import AGEM
 from engram.methods.bic import BiC
 from engram.methods.cbrs import CBRS
@@ -58,6 +59,7 @@ __all__ = [
     "SLDA",
     "SSIL",
     "TWP",
+    "AdamNSCL",
     "BiC",
     "DERpp",
     "ERInfinite",

@@ -23,7 +23,8 @@ UNLIKE = 1.0  # likeness of orthogonal gradients, and of a row that is compared 
 def row_gradients(net: Net, batch: Batch) -> Tensor:
     """Compute the gradients [B, P] of the training objective, each of one row, by the weights."""
     weights = net.weights.detach()
-    rows = Batch(*(leaf.unsqueeze(1) for leaf in batch.per_row), *batch.shared)
+    own = [leaf.unsqueeze(1) for leaf in batch.per_row]
+    rows = Batch(*own, *batch.shared)  # type: ignore[arg-type]
     axes: Any = Batch(*[0] * len(batch.per_row), *[None] * len(batch.shared))  # type: ignore[arg-type]
 
     def one(row: Batch) -> Tensor:

@@ -105,6 +105,8 @@ class Update:
     times: tuple[Tensor, ...] = ()  # those of `clock` that follow the number of steps
     # what `gradient` kept by ``grad.keep(name=value)``
     kept: Mapping[str, Tensor] = field(default_factory=dict)
+    # named views of a vector [P]
+    layout: Callable[[Tensor], dict[str, Tensor]] = field(default=lambda _: {}, repr=False)
 
     @property
     def clock(self) -> Clock:

@@ -556,7 +556,9 @@ class MappedVerbs:
         hyper: Any,
     ) -> tuple[Any, Any]:  # fmt: skip
         before, after, data, taken = weights
-        update = Update(before, after, data, taken, due, *beside)
+        key, times, kept = beside
+        layout = self.networks.layout
+        update = Update(before, after, data, taken, due, key, times, kept, layout)
         found = replace_values(self.method, hyper).step(update, state)
         moved, state = check_step(self.method, found, after)
         return (() if moved is None else moved), state

@@ -310,7 +310,8 @@ class SingleTrainer(TrainingStep):
     ) -> tuple[Tensor | None, State]:
         t = self.tensors
         times = (t.began, t.steps, t.epoch_steps, t.lr)
-        update = Update(before, t.vector, data, t.taken, self._is_due, key, times, kept)
+        layout = self.learner.networks.layout
+        update = Update(before, t.vector, data, t.taken, self._is_due, key, times, kept, layout)
         return check_step(self.method, self.method.step(update, t.state), t.vector)
 
     def _admit(

@@ -203,7 +203,7 @@ class TrainingStep:
     def _fill_memory(self, rows: StepRows, key: Tensor, values: dict[str, Tensor]) -> Any:
         """Offer the rows of a step to the memory; returns the slots that they entered."""
         t = self.tensors
-        if self._draws is None:
+        if self._draws is None or not isinstance(rows.passes, Tensor):  # no row passes by
             return rows.into
         held, into, state = self._admit(rows, key, values)
         t.held = self._assign(t.held, held, None)

@@ -1,0 +1,108 @@
+"""Adam-NSCL: updates in the null space of what earlier tasks have shown to each layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engram.errors import check_float
+from engram.learner.learner import RunLearner
+from engram.methods.layer_inputs import find_layers, input_moments
+from engram.methods.method import Method, State, Update
+from engram.streams.stream import Task
+
+PART = "net.backbone"
+FLOOR = 1e-7  # of the largest eigenvalue: below it, rounding decides
+
+
+def null_space(moment: Tensor, scale: float) -> Tensor:
+    """Return the projector [d, d] onto directions in which a second moment is small.
+
+    Their eigenvalues are at most `scale` times the smallest one.
+
+    Examples
+    --------
+    >>> null_space(torch.diag(torch.tensor([9.0, 1.0, 2.0])), scale=3.0).round().tolist()
+    [[0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    values, vectors = torch.linalg.eigh(moment)
+    least = torch.maximum(values[0], FLOOR * values[-1])
+    basis = vectors * (values <= scale * least)
+    projector: Tensor = basis @ basis.mT
+    return projector
+
+
+def project_rows(change: dict[str, Tensor], projectors: dict[str, Tensor]) -> None:
+    """Project the change of every layer's weights, and of its bias with them, in place."""
+    for name, projector in projectors.items():
+        weight, bias = change[f"{name}.weight"], change.get(f"{name}.bias")
+        rows = weight.flatten(1)
+        if bias is not None:
+            rows = torch.cat([rows, bias[:, None]], 1)
+        found = rows @ projector
+        if bias is not None:
+            bias.copy_(found[:, -1])
+            found = found[:, :-1]
+        weight.copy_(found.view_as(weight))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamNSCL(Method):
+    """Move the weights of a layer only where inputs of earlier tasks hardly reach.
+
+    M_l = sum over rows x of all tasks so far of the inputs of layer l, as x x'
+    P_l = U U', U the eigenvectors of M_l with eigenvalues up to scale * (the smallest one)
+    W_l <- W_l + (what the optimiser did to W_l) P_l, from the second task on
+
+    Heads move freely; all other parameters stand still from the second task on.
+
+    Parameters
+    ----------
+    scale
+        Eigenvalues up to so many times the smallest one count as none. Wang et al.: 10 to 30.
+
+    Notes
+    -----
+    It is made for streams with known tasks, one head each: nothing protects a common head.
+
+    Examples
+    --------
+    >>> AdamNSCL(scale=30.0)
+    AdamNSCL(scale=30.0)
+
+    References
+    ----------
+    Wang et al. 2021, CVPR.
+    """
+
+    scale: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_float("scale", self.scale, 1.0)
+
+    def start(self, learner: RunLearner, task: Task) -> None:
+        layers = find_layers(learner.networks.eval.get_submodule(PART))
+        if not learner.stage:
+            return
+        free = learner.layout(learner.free)
+        for name, entries in free.items():
+            layer = name.removeprefix(f"{PART}.").rpartition(".")[0]
+            if name.startswith(PART) and layer not in layers:
+                entries.fill_(False)
+
+    def step(self, update: Update, state: State) -> State | tuple[Tensor, State]:
+        if "projectors" not in state:
+            return state
+        change = update.after - update.before
+        project_rows(update.layout(change), state["projectors"])
+        return update.before + change, state
+
+    def finish(self, learner: RunLearner, task: Task) -> None:
+        found = input_moments(learner, task.train, PART)
+        before = learner.state.get("moments", {})
+        moments = {name: one + before.get(name, 0) for name, one in found.items()}
+        dtype = learner.vector.dtype
+        made = {name: null_space(one, self.scale).to(dtype) for name, one in moments.items()}
+        learner.state = {"moments": moments, "projectors": made}

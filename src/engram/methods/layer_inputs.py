@@ -1,0 +1,74 @@
+"""What linear and convolutional layers are given: second moments of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engram.errors import bad
+from engram.learner.learner import RunLearner
+
+
+def find_layers(network: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
+    """Return the linear and 2d convolutional layers of a module, by name.
+
+    Examples
+    --------
+    >>> find_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
+    {'0': Linear(in_features=2, out_features=3, bias=True)}
+    """
+    layers = {k: v for k, v in network.named_modules() if isinstance(v, nn.Linear | nn.Conv2d)}
+    for name, layer in layers.items():
+        if isinstance(layer, nn.Conv2d) and (
+            layer.groups > 1 or isinstance(layer.padding, str) or layer.padding_mode != "zeros"
+        ):
+            raise bad("model", "convolutions without groups, padded by zeros", name)
+    return layers
+
+
+def input_rows(layer: nn.Linear | nn.Conv2d, x: Tensor) -> Tensor:
+    """Return the inputs [n, d] that the rows of a layer's weights [out, d] are multiplied with.
+
+    A last column of ones belongs to the bias, if there is one.
+
+    Examples
+    --------
+    >>> input_rows(nn.Linear(2, 1), torch.tensor([[3.0, 4.0]])).tolist()
+    [[3.0, 4.0, 1.0]]
+    >>> input_rows(nn.Conv2d(1, 1, 2, bias=False), torch.arange(6.0).view(1, 1, 2, 3)).tolist()
+    [[0.0, 1.0, 3.0, 4.0], [1.0, 2.0, 4.0, 5.0]]
+    """
+    if isinstance(layer, nn.Conv2d):
+        padding: Any = layer.padding
+        x = F.unfold(x, layer.kernel_size, layer.dilation, padding, layer.stride).mT
+    rows = x.reshape(-1, x.shape[-1])
+    return rows if layer.bias is None else F.pad(rows, (0, 1), value=1.0)
+
+
+def input_moments(learner: RunLearner, rows: Tensor, part: str) -> dict[str, Tensor]:
+    """Return the sums [d, d] of x x' over the inputs x that each layer of a part is given.
+
+    Rows pass through the network in eval mode; names are those of the layers' weights, without
+    ``.weight``.
+    """
+    network = learner.networks.eval
+    layers = {f"{part}.{k}": v for k, v in find_layers(network.get_submodule(part)).items()}
+    sums: dict[str, Tensor] = {}
+
+    def watch(name: str) -> Callable[..., None]:
+        def add(layer: Any, given: tuple[Tensor, ...]) -> None:
+            x = input_rows(layer, given[0].detach()).double()
+            sums[name] = sums.get(name, 0) + x.mT @ x
+
+        return add
+
+    hooks = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
+    try:
+        learner.outputs(rows)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sums
