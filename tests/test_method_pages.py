@@ -39,7 +39,9 @@ NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember", "gradient",
          "step", "finish", "answer", "admit")  # fmt: skip
 # in none of the benchmarks
-OUTSIDE = {"AdamNSCL", "BiC", "CBRS", "DERpp", "ERACE", "GDumb", "GSS", "Join", "SLDA"}
+OUTSIDE = {
+    "AdamNSCL", "BiC", "CBRS", "DERpp", "ERACE", "GDumb", "GSS", "Join", "PNN", "PackNet", "SLDA",
+}  # fmt: skip
 NO_NAME = "no such name"
 
 

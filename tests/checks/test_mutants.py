@@ -23,7 +23,7 @@ from engram.checks import (
 from engram.checks.check_report import run_check
 from engram.checks.toy_runs import shrink_memory
 from engram.engine import checkpoints as checkpoint
-from engram.engine import host_verbs, loop
+from engram.engine import evaluation, host_verbs, loop
 from engram.engine.engine import SharedPrefixes
 from engram.engine.optim import Optimizer
 from engram.learner import gradients
@@ -34,7 +34,7 @@ from engram.learner.networks import FunctionalNet, Net
 from engram.learner.parameter_layout import Networks
 from engram.losses import mean
 from engram.memory import Memory, budget, ranking_policies
-from engram.methods import AGEM, DGR, ER, EWC, LGR, SI, ICaRL, LwF
+from engram.methods import AGEM, DGR, ER, EWC, LGR, PNN, SI, ICaRL, LwF, PackNet
 from engram.methods.method import Method, ReplaySpec
 from engram.methods.quadratic_penalty import quadratic_penalty
 from engram.models import layers
@@ -277,6 +277,80 @@ class TestMemory:
         monkeypatch.setattr(budget, "group_key", by_id)
         assert "never ids" in killed(check, mine)
         assert "never ids" in killed(policy_rules.check_policy_ignores_class_ids, "random")
+
+
+class TestTasks:
+    """What knows the task of a row, or comes before its task, and must not."""
+
+    def test_the_task_told_on_streams_that_do_not_give_it(self, monkeypatch):
+        check = equality_rules.check_the_task_stays_unknown
+
+        @dataclass(frozen=True, kw_only=True)
+        class Told(Method):
+            task_identity = "used"
+
+            def answer(self, net, x, state, stage):
+                return net(x)
+
+        healthy(check, Told())
+        monkeypatch.setattr(evaluation, "tells_task", lambda method, head: True)
+        assert "told the task of a row" in killed(check, Told())
+
+    def test_the_task_guessed_from_the_company_of_a_row(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Guesses(Method):
+            def answer(self, net, x, state, stage):
+                output = net(x)
+                common = output.logits.softmax(-1).mean(0).log()
+                return output._replace(logits=output.logits + 10 * common)
+
+        assert "the order in which rows" in killed(
+            equality_rules.check_the_task_stays_unknown, Guesses()
+        )
+
+    def test_a_task_that_was_not_asked_for(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Hopes(Method):
+            def answer(self, net, x, state, stage):
+                output = net(x)
+                return output._replace(logits=output.logits + stage)
+
+        assert "declares task_identity" in killed(
+            equality_rules.check_the_task_stays_unknown, Hopes()
+        )
+
+    def test_networks_used_before_their_task(self):
+        check = leakage_rules.check_closed_networks_wait
+        healthy(check, PNN())
+
+        @dataclass(frozen=True, kw_only=True)
+        class Early(PNN):
+            def start(self, learner, task):
+                super().start(learner, task)
+                if not learner.stage and len(learner.stream) > 1:  # takes what a later column knows
+                    learner.params.backbone["lower.0.weight"].copy_(
+                        learner.params.column1.model.backbone["lower.0.weight"]
+                    )
+
+        assert "task 0 depends on networks" in killed(check, Early())
+
+    def test_growth_beyond_the_declared_bytes(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Hides(PNN):
+            def finish(self, learner, task):
+                if learner.stage < 2:  # inputs, where no bytes count yet
+                    place = learner.params.column2.model.backbone["lower.0.weight"]
+                    place[: len(place)] = learner.batch().x.flatten(1)[: len(place)]
+
+        assert "change in task 0: their bytes" in killed(
+            leakage_rules.check_closed_networks_wait, Hides()
+        )
+
+    def test_masks_of_tasks_to_come(self, monkeypatch):
+        check = equality_rules.check_the_task_stays_unknown
+        healthy(check, PackNet())
+        monkeypatch.setattr(evaluation, "told_task", lambda learner, method, stage: stage)
+        assert "a task to come" in killed(check, PackNet())
 
 
 class TestLeaks:

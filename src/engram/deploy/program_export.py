@@ -21,7 +21,6 @@ from engram.errors import EngramError, bad, check_choice
 from engram.io import atomic_write, make_folders
 from engram.learner.feed import center_crop
 from engram.learner.tensor_tree import flatten
-from engram.methods.method import compute_answer
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 FACTS_FILE = "engram.json"  # stored with the program: classes and a description of the inputs
@@ -52,6 +51,7 @@ class Program(nn.Module):
         self.register_buffer("scale", (1 / std).reshape(shape))
         self.normalises, self.fills = bool(about["mean"]), bool(about["fill"])
         self.register_buffer("fill", torch.tensor(about["fill"], dtype=self.dtype).reshape(shape))
+        self.register_buffer("untold", torch.tensor(-1))  # no task is given
         self.register_buffer("columns", torch.tensor(snapshot.columns))
         self._structure, self._names = tree_structure(snapshot.state), list[str]()
         for number, (name, leaf) in enumerate(flatten(snapshot.state).items()):
@@ -76,7 +76,7 @@ class Program(nn.Module):
             scores: Tensor = self.net(x).logits
         else:
             net = FixedNet(self.networks, self.bundle)
-            scores = compute_answer(self.method, net, x, state).logits
+            scores = self.method.answer(net, x, state, self.get_buffer("untold")).logits
         scores = scores.index_select(1, self.get_buffer("columns"))
         return scores.sigmoid() if self.sets else scores.softmax(1)
 
