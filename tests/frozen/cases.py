@@ -126,6 +126,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "AGEM": MEMORY, "BiC": {"memory": {"total": 24}}, "ER": MEMORY, "NaiveRehearsal": MEMORY,
     "SSIL": MEMORY, "DERpp": {"memory": {"total": 12, "policy": "reservoir"}},
     "GEM": {"memory": {"fraction": 0.2}}, "GDumb": {**MEMORY, "epochs": 3},
+    "SCR": {"views": ()},  # the samples are no images
     "ERACE": {"memory": {"total": 12, "policy": "reservoir"}},
     "ICaRL": PER_CLASS, "LUCIR": PER_CLASS, "EWC": {"strength": 1.0}, "MAS": {"strength": 0.1},
     "OnlineEWC": {"strength": 1.0, "gamma": 0.9}, "EWCpp": {"strength": 1.0, "every": 3},

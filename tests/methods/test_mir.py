@@ -86,9 +86,7 @@ def test_the_comparison_sees_which_rows_are_retrieved():
     assert all((gap > 1e-4) == bool(stage) for (_, stage), gap in gaps.items())
 
 
-@pytest.mark.parametrize(
-    "values", [{"candidates": 0}, {"size": 0}, {"size": 51}, {"lr": -1.0}, {"memory": 5}]
-)
+@pytest.mark.parametrize("values", [{"candidates": 0}, {"size": 0}, {"size": 51}, {"memory": 5}])
 def test_bad_values(values):
     with pytest.raises(BadArgument, match=next(iter(values))):
         MIR(**values)

@@ -35,6 +35,7 @@ def skeletons():
 def train(name, out, average):
     own = {"Join": methods.Join(methods.ER(), methods.EWC())}
     own |= {kind.__name__: kind(root_iterations=20) for kind in (methods.LGR, methods.LatentReplay)}
+    own["SCR"] = methods.SCR(views=())  # the samples are no images
     graph = name == "TWP"
     model = {"name": "mlp", "hidden": [8]}
     if graph:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from engram.errors import bad, check_float, check_int
+from engram.errors import bad, check_int
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
@@ -47,7 +47,7 @@ class MIR(Method):
     """Replay the memory rows whose loss an update on the new rows alone would raise most (MIR).
 
     g = gradient of the loss of the new rows
-    harm(x) = loss of x at theta - lr g, minus loss of x at theta, for `candidates` memory rows x
+    harm(x) = loss of x at theta - (learning rate) g, minus that at theta, for memory rows x
     update by g + gradient of the mean loss of the `size` candidates of most harm
 
     Rows of the current task are no candidates. The memory is a reservoir updated at every step.
@@ -58,8 +58,6 @@ class MIR(Method):
         Memory rows drawn per step, of which the most interfered are chosen. Aljundi et al.: 50.
     size
         How many of them are replayed. Aljundi et al.: 10.
-    lr
-        Rate of the update that is tried; 0: that of the step.
     memory
         A reservoir. Aljundi et al.: 50 rows per class on MNIST.
 
@@ -81,14 +79,12 @@ class MIR(Method):
 
     candidates: int = 50
     size: int = 10
-    lr: float = 0.0
     memory: Memory = field(default=Memory(total=500, policy="reservoir"))
 
     def __post_init__(self) -> None:
         check_int("candidates", self.candidates, 1)
         if check_int("size", self.size, 1) > self.candidates:
             raise bad("size", f"at most {self.candidates}, the number of candidates", self.size)
-        check_float("lr", self.lr)
         check_memory(self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:
@@ -107,8 +103,7 @@ class MIR(Method):
     def retrieve(self, grad: Gradient, found: Tensor, batch: Batch) -> Batch:
         """Return the candidates of a batch that a step along `found` [P] would harm most."""
         (rows,) = batch.memory
-        rate = self.lr or batch.clock.lr
-        tried, now = grad.given(grad.vector - rate * found), grad.given(grad.vector)
+        tried, now = grad.given(grad.vector - batch.clock.lr * found), grad.given(grad.vector)
         may = (rows.w > 0) & (rows.stage < rows.now) & ~find_repeats(rows.slot)
         harm = torch.where(may, measure_harm(tried, now, rows), -torch.inf)
         worst = harm.topk(self.size).indices
