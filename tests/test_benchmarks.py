@@ -363,7 +363,7 @@ def test_every_cell_has_a_verdict(paper):
 
 
 def test_counts_follow_the_files(tmp_path):
-    assert len(verdicts.markdown(tmp_path).splitlines()) == 11  # heads alone
+    assert len(verdicts.markdown(tmp_path).splitlines()) == 14  # heads alone
     head = ",".join(COLUMNS)
     row = "rwalk,1,MNIST EWC,,F,1,,,2,1,,,differs,variant; data subset,"
     (tmp_path / "rwalk-1.csv").write_text(f"{head}\n{row}\n")

@@ -54,6 +54,8 @@ BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
 NUMBER = re.compile(r"\w+/([A-Z]\.|\d+\.)?\d+")  # of a table: 1, 3.2, C.1
 HEAD = ("table", "numbers", "cells", "agree", "differ", "undecided", "not comparable", "not run",
         "with other settings")  # fmt: skip
+CLAIMS = ("findings", "claims", "comparisons", "hold", "fail", "undecided", "not run",
+          "hold in print")  # fmt: skip
 GUESSES = ("trained cells with a number", "cells", "ours within the tolerance",
            "a constant within it", "ours where the constant is not")  # fmt: skip
 
@@ -81,8 +83,10 @@ def markdown(folder: Path = HERE) -> str:
             own = [one for one in found if one.kind == kind]
             if made and own:
                 parts.append(_row(_cells(sum_coverage(own), f"**{paper}**", kind)))
+    parts += _totals(folder)
     return "\n".join([
-        *parts, "", _row(GUESSES), _line(GUESSES), *_guesses(folder), "",
+        *parts, "", _row(CLAIMS), _line(CLAIMS), *_claims(folder), "",
+        _row(GUESSES), _line(GUESSES), *_guesses(folder), "",
         _row(("without a number", "cells by data set")), _line("ab"), *_missing(folder), "",
         _row(("known beforehand of cells that differ", *_shown(folder))),
         _line(["", *_shown(folder)]), *_reasons(folder),
@@ -92,6 +96,42 @@ def markdown(folder: Path = HERE) -> str:
 def _cells(one: TableCoverage, name: str = "", kind: str = "") -> list[object]:
     return [name or one.name, kind or one.kind, one.cells, one.agrees, one.differs, one.undecided,
             one.not_comparable, one.not_run, one.changed]  # fmt: skip
+
+
+def _totals(folder: Path) -> list[str]:
+    """All papers with a number: trained cells, and the others."""
+    every = [one for paper in _shown(folder) for one in tables(paper, folder)]
+    kinds = {
+        "trained": [one for one in every if one.kind == TRAINED],
+        "counts and constants": [one for one in every if one.kind != TRAINED],
+    }
+    return [_row(_cells(sum_coverage(own), "**all**", kind)) for kind, own in kinds.items() if own]
+
+
+def _claims(folder: Path) -> list[str]:
+    """Comparisons of each paper's findings in the recorded results."""
+    found = []
+    for paper in PAPER_NAMES:
+        counts = count_recorded_findings(paper, folder)
+        if counts is None:
+            continue
+        numbers = counts[list(FINDING_COUNTS[1:-1])].sum()
+        pairs = [text.split(" of ") for text in counts["printed"] if text]
+        held, said = (sum(int(pair[k]) for pair in pairs) for k in (0, 1))
+        print_holds = f"{held} of {said}" if said else "-"
+        found.append(_row((paper, len(counts), *map(int, numbers), print_holds)))
+    return found
+
+
+def count_recorded_findings(paper: str, folder: Path) -> pd.DataFrame | None:
+    """How many comparisons of each finding of a paper hold as recorded; None without a file."""
+    file = folder / f"{paper}-{FINDINGS}.csv"
+    if not file.is_file():
+        return None
+    table = pd.read_csv(file, dtype=str, keep_default_na=False)
+    if "printed_holds" not in table:  # recorded before the paper's numbers were held to it
+        table = table.assign(printed_holds="")
+    return count_findings(table)[list(FINDING_COUNTS)]
 
 
 def _shown(folder: Path) -> list[str]:
@@ -156,12 +196,8 @@ def shipped(folder: Path = HERE) -> dict[str, str]:
             order = {name: place for place, name in enumerate(paper_titles(paper))}
             lines = lines.sort_values("table", key=lambda text: text.map(order), kind="stable")
             found[f"{paper}.csv"] = lines[list(LINE_COLUMNS)].to_csv(index=False)
-        file = folder / f"{paper}-{FINDINGS}.csv"
-        if file.is_file():
-            table = pd.read_csv(file, dtype=str, keep_default_na=False)
-            if "printed_holds" not in table:  # recorded before the paper's numbers were held to it
-                table = table.assign(printed_holds="")
-            counts = count_findings(table)[list(FINDING_COUNTS)]
+        counts = count_recorded_findings(paper, folder)
+        if counts is not None:
             found[f"{paper}-{FINDINGS}.csv"] = counts.to_csv(index=False)
     return found
 
