@@ -38,7 +38,16 @@ SHOWN = re.compile(r"^```python run\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember", "gradient",
          "step", "finish", "answer")  # fmt: skip
-OUTSIDE = {"Join", "PNN", "PackNet", "BiC", "DERpp", "ERACE", "GDumb", "SLDA"}  # in none of the benchmarks
+OUTSIDE = {
+    "Join",
+    "PNN",
+    "PackNet",
+    "BiC",
+    "DERpp",
+    "ERACE",
+    "GDumb",
+    "SLDA",
+}  # in none of the benchmarks
 NO_NAME = "no such name"
 
 
