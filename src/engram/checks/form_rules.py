@@ -137,7 +137,7 @@ def _inspect_step(found: Any, update: Any, state: Any) -> str:
     )
 
 
-def _inspect_answer(found: Any, net: Any, x: Any, _state: Any, _stage: Any) -> str:
+def _inspect_answer(found: Any, net: Any, x: Any, *_more: Any) -> str:
     wanted = len(x), net.networks.classes
     if not isinstance(found, Output):
         return f"answer must return an Output, as net(x) is one, it returns {_kind(found)}"
