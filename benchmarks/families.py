@@ -23,9 +23,9 @@ from torch import nn
 
 import engram
 from engram.memory import Memory
-from engram.methods import ER, Finetune
+from engram.methods import ER, WA, Finetune
 from engram.methods.method import Method
-from tests.plain import loop, rehearsal
+from tests.plain import growing, loop, rehearsal
 from tests.plain.images import Images
 
 FILE = Path(__file__).with_suffix(".csv")
@@ -45,6 +45,7 @@ class Pair(NamedTuple):
 PAIRS = {
     "Finetune": Pair(Finetune(), loop.Finetune, {}),
     "ER": Pair(ER(memory=Memory(total=500)), rehearsal.ER, {"total": 500}),
+    "WA": Pair(WA(), growing.WA, {"total": 500}),
 }
 
 

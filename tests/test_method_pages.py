@@ -41,6 +41,7 @@ VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember"
 # in none of the benchmarks
 OUTSIDE = {
     "AdamNSCL", "BiC", "CBRS", "DERpp", "ERACE", "GDumb", "GSS", "Join", "PNN", "PackNet", "SLDA",
+    "WA",
 }  # fmt: skip
 NO_NAME = "no such name"
 

@@ -41,6 +41,7 @@ from engram.methods.si import SI
 from engram.methods.slda import SLDA
 from engram.methods.ssil import SSIL
 from engram.methods.twp import TWP
+from engram.methods.wa import WA
 
 __all__ = [
     "AGEM",
@@ -59,6 +60,7 @@ __all__ = [
     "SLDA",
     "SSIL",
     "TWP",
+    "WA",
     "AdamNSCL",
     "BiC",
     "DERpp",
