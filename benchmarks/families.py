@@ -23,9 +23,9 @@ from torch import nn
 
 import engram
 from engram.memory import Memory
-from engram.methods import CLSER, ER, MIR, PCR, Finetune
+from engram.methods import CLSER, ER, MIR, PCR, WA, Finetune
 from engram.methods.method import Method
-from tests.plain import loop, rehearsal, reservoirs
+from tests.plain import growing, loop, rehearsal, reservoirs
 from tests.plain.images import Images
 
 FILE = Path(__file__).with_suffix(".csv")
@@ -49,6 +49,7 @@ PAIRS = {
     "MIR": Pair(MIR(memory=RESERVOIR), reservoirs.MIR, {"total": 500}),
     "CLSER": Pair(CLSER(memory=RESERVOIR), reservoirs.CLSER, {"total": 500}),
     "PCR": Pair(PCR(memory=RESERVOIR), reservoirs.PCR, {"total": 500}),
+    "WA": Pair(WA(), growing.WA, {"total": 500}),
 }
 
 
