@@ -37,7 +37,14 @@ def check(
     ],
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data to check a network on."),
+        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data that a network reads."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="MODULE:NET|NAME",
+            help="The network that a method is checked on, in place of toy networks.",
+        ),
     ] = None,
     batches: Annotated[
         bool,
@@ -59,6 +66,8 @@ def check(
     label: Label = None,
 ) -> None:  # fmt: skip
     """Test your own method, policy, probe, detector or network against the contract.
+
+    With --model, a method is tested on your own network.
 
     Of a run directory or a model file, the kept models score rows one at a time, shuffled and with
     tasks mixed; so does any nn.Module with --batch-invariance. Rows are the test rows of --data, or
@@ -87,7 +96,7 @@ def check(
         raise bad("--data", DATA_OPTION_HINT, None)
     elif options:
         tried = make_method(target, options)
-    report = check(tried, sample_shape=shape)
+    report = check(tried, sample_shape=shape, model=model)
     emit(str(report))
     if any(one.raised for one in report.failed):  # the exit code of errors in user code
         raise typer.Exit(BAD_INPUT)
