@@ -223,7 +223,7 @@ class TestChannelsLast:
                 net.begin(key)
                 total = net(x.clone()).logits.square().sum()
                 grads = net.flatten_gradients(torch.autograd.grad(total, net.parameters))
-                net.weights -= 0.01 * net.networks.layout.flatten(grads)
+                net.weights.sub_(net.networks.layout.flatten(grads), alpha=0.01)
             found.append((total.detach(), net.weights, net.read_buffers()))
         assert largest_gap(*found) < 1e-12
 
