@@ -224,7 +224,7 @@ class TestChannelsLast:
                 total = net(x.clone()).logits.square().sum()
                 grads = net.flatten_gradients(torch.autograd.grad(total, net.parameters))
                 net._weights.sub_(net.networks.layout.flatten(grads), alpha=0.01)
-            found.append((total.detach(), net.weights.detach(), net.read_buffers()))
+            found.append((total.detach(), net._weights, net.read_buffers()))
         assert largest_gap(*found) < 1e-12
 
     def test_weights_of_convolutions_stand_so(self):
