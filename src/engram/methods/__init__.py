@@ -40,6 +40,7 @@ from engram.methods.pcr import PCR
 from engram.methods.pnn import PNN
 from engram.methods.replay import Replay
 from engram.methods.rwalk import RWalk
+from engram.methods.scr import SCR
 from engram.methods.si import SI
 from engram.methods.slda import SLDA
 from engram.methods.ssil import SSIL
@@ -62,6 +63,7 @@ __all__ = [
     "MIR",
     "PCR",
     "PNN",
+    "SCR",
     "SI",
     "SLDA",
     "SSIL",

@@ -333,7 +333,7 @@ def test_scatters(name, net, shown, kinds):
         drawing = figure.draw(data)
         assert titles(drawing) == list(kinds)
         places = {"x": 0, "x2": 1}
-        for trace in method_traces(drawing, methods):
+        for trace in method_traces(drawing, cgl_paper.METHODS):
             assert len(trace.x) == list(kinds.values())[places[trace.xaxis]]
             assert list(trace.y) == pytest.approx([0.25] * len(trace.x))
         bounds = [trace for trace in drawing.data if trace.name == "upper bound"]
