@@ -23,9 +23,9 @@ from torch import nn
 
 import engram
 from engram.memory import Memory
-from engram.methods import ER, Finetune
+from engram.methods import CLSER, ER, MIR, PCR, Finetune
 from engram.methods.method import Method
-from tests.plain import loop, rehearsal
+from tests.plain import loop, rehearsal, reservoirs
 from tests.plain.images import Images
 
 FILE = Path(__file__).with_suffix(".csv")
@@ -42,9 +42,13 @@ class Pair(NamedTuple):
     multi: bool = False
 
 
+RESERVOIR = Memory(total=500, policy="reservoir")
 PAIRS = {
     "Finetune": Pair(Finetune(), loop.Finetune, {}),
     "ER": Pair(ER(memory=Memory(total=500)), rehearsal.ER, {"total": 500}),
+    "MIR": Pair(MIR(memory=RESERVOIR), reservoirs.MIR, {"total": 500}),
+    "CLSER": Pair(CLSER(memory=RESERVOIR), reservoirs.CLSER, {"total": 500}),
+    "PCR": Pair(PCR(memory=RESERVOIR), reservoirs.PCR, {"total": 500}),
 }
 
 
