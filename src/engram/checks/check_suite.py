@@ -282,7 +282,7 @@ def required_checks(one: Check) -> list[Check]:
     if one not in METHOD_CHECKS:
         return []
     place = METHOD_CHECKS.index(one)
-    roots = [root for root in ROOT_CHECKS if METHOD_CHECKS.index(root) < place]
+    roots = [root for root in ROOT_CHECKS if root in METHOD_CHECKS[:place]]
     return [*roots, *REQUIRED_CHECKS.get(one, ())]
 
 

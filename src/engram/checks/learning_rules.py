@@ -261,7 +261,6 @@ def normalisation(learner: RunLearner) -> list[tuple[list[str], list[str]]]:
 
 CLASSES, DOMAINS, ROWS = 4, 3, 18
 ENOUGH_KNOWN_CLASS_ACCURACY = 0.6  # chance is 0.25
-QUICK_DECAY = 0.9
 
 
 def make_domain_stream() -> Stream:
@@ -302,23 +301,11 @@ def check_known_classes_are_learnt(method: Method) -> None:
 
 
 def list_milder_methods(method: Method) -> Iterator[Method]:
-    """Iterate over the method and milder variants: a penalty may be too strong, an average slow."""
+    """Iterate over the method and milder variants, as a penalty may be too strong."""
     yield method
-    quicker = change_parts(method, shorten_averages)
-    if quicker != method:
-        yield quicker
     smaller = change_parts(method, lambda part: scale_floats(part, 1 / 64))
     if smaller != method:
         yield smaller
-
-
-def shorten_averages(part: Method) -> Method:
-    """The method with 0.9 for floats just below 1: averages over more steps than the tasks have."""
-    for field in fields(part):
-        value = getattr(part, field.name)
-        if field.init and isinstance(value, float) and QUICK_DECAY < value < 1:
-            part = replace_field(part, field.name, QUICK_DECAY)
-    return part
 
 
 # Labels that are refined: a superclass first, its subclasses later.
