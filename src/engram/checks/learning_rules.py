@@ -5,7 +5,7 @@ labels, label sets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from engram.checks.toy_runs import (
     make_clouds,
     make_runs,
     make_streams,
-    replace_field,
     sample_shape,
     scale_floats,
     shrink_settings,
