@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -20,6 +20,7 @@ from engram.checks import (
     network_rules,
     policy_rules,
     probe_rules,
+    scenario_rules,
 )
 from engram.checks.check_report import (
     CheckFinding,
@@ -29,6 +30,7 @@ from engram.checks.check_report import (
     run_checks,
 )
 from engram.checks.toy_runs import OwnNetwork, use_network
+from engram.data import Data
 from engram.errors import bad
 from engram.memory import Memory, Policy
 from engram.memory import policies as policy_names
@@ -40,6 +42,7 @@ from engram.novelty import Detector
 from engram.novelty import detectors as detector_names
 from engram.plugins import load_user_object, unknown_name
 from engram.probes import Probe
+from engram.streams import SCENARIOS
 
 Check = Callable[[Any], None]
 
@@ -190,20 +193,27 @@ LEARNING_CHECKS: tuple[Check, ...] = (
 
 
 def check(
-    target: Any, *, sample_shape: tuple[int, ...] | None = None, model: Any = None
+    target: Any,
+    *,
+    sample_shape: tuple[int, ...] | None = None,
+    model: Any = None,
+    data: Data | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> CheckReport:
-    """Check a method, memory policy, probe, detector or network against every rule of its contract.
+    """Check a method, policy, probe, detector, network or scenario against its contract.
 
     Parameters
     ----------
     target
-        A method, policy, probe or network, its class, its name in the library, or ``module:Class``
-        (the module may be a path to a file). A class is checked with its defaults.
+        A method, policy, probe, network or scenario, its class, its name in the library, or
+        ``module:Class`` (the module may be a path to a file). A class is checked with its defaults.
     sample_shape
         Input shape of a network; by default, usual shapes are tried in turn.
     model
         The network on which a method is checked, in place of toy networks: a module, its class, a
         factory or a name. It is checked itself first.
+    data, options
+        Of a scenario: the data that it divides, by default small ones, and its arguments.
 
     Examples
     --------
@@ -212,6 +222,12 @@ def check(
     True
     """
     found = resolve_target(target)
+    if scenario_rules.is_scenario(found):
+        divided = scenario_rules.make_scenario(target, data, options or {})
+        findings = run_checks(scenario_rules.SCENARIO_CHECKS, divided, required_checks)
+        return CheckReport(target_name(found), findings)
+    if data is not None or options:
+        raise bad("data", f"None: {target_name(found)} is no scenario", data or options)
     if model is not None:
         return _check_on_network(found, model, sample_shape)
     if is_network(found):
@@ -279,6 +295,8 @@ def required_checks(one: Check) -> list[Check]:
             one in network_rules.COMPARED_CHECKS
         )
         return [network_rules.check_answers_features, *compared]
+    if one in scenario_rules.SCENARIO_CHECKS[1:]:
+        return [scenario_rules.check_makes_a_stream]
     if one not in METHOD_CHECKS:
         return []
     place = METHOD_CHECKS.index(one)
@@ -320,7 +338,8 @@ def resolve_target(target: Any) -> Any:
             return target
     elif isinstance(target, (Method, Memory, Policy, Probe, nn.Module, FunctionType)):
         return target
-    raise bad("target", "a method, a policy, a probe, a network, or a class of these", target)
+    wanted = "a method, a policy, a probe, a network, a class of these, or a scenario"
+    raise bad("target", wanted, target)
 
 
 def _resolve_name(name: str) -> Any:
@@ -334,5 +353,7 @@ def _resolve_name(name: str) -> Any:
         return detector_names()[name]
     if name in models():
         return name
-    known = [*methods.__all__, *policy_names(), *detector_names(), *models()]
+    if name in SCENARIOS:
+        return SCENARIOS[name]
+    known = [*methods.__all__, *policy_names(), *detector_names(), *models(), *SCENARIOS]
     raise unknown_name("target", name, known)
