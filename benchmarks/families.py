@@ -23,9 +23,9 @@ from torch import nn
 
 import engram
 from engram.memory import Memory
-from engram.methods import CLSER, ER, MIR, PCR, SCR, Finetune
+from engram.methods import CLSER, ER, MIR, PCR, SCR, WA, Finetune
 from engram.methods.method import Method
-from tests.plain import loop, rehearsal, reservoirs
+from tests.plain import growing, loop, rehearsal, reservoirs
 from tests.plain.images import Images
 
 FILE = Path(__file__).with_suffix(".csv")
@@ -60,6 +60,7 @@ PAIRS = {
         {"total": 500},
     ),
     "PCR": Pair(PCR(memory=RESERVOIR), reservoirs.PCR, {"total": 500}),
+    "WA": Pair(WA(), growing.WA, {"total": 500}),
     "SCR": Pair(SCR(views=("resized_crop",), memory=RESERVOIR), reservoirs.SCR, {"total": 500}),
 }
 

@@ -30,10 +30,11 @@ class Columns(Method):
         learner.state = {"open": (torch.zeros((), device=learner.device),) * learner.stage}
 
     def loss(self, net, batch, state):
-        logits = self.answer(net, batch.x, state, batch.now).logits
+        logits = self.answer(net, batch.x, state, batch.now, batch.w).logits
         return {"task": net.task(batch, logits=logits)}
 
-    def answer(self, net, x: Tensor, state, stage) -> Output:
-        parts = [net(x), *(getattr(net, f"column{k + 1}")(x) for k in range(len(state["open"])))]
+    def answer(self, net, x: Tensor, state, stage, w=None) -> Output:
+        later = (getattr(net, f"column{k + 1}") for k in range(len(state["open"])))
+        parts = [net(x, w), *(column(x, w=w) for column in later)]
         features = torch.cat([one.features for one in parts], -1)
         return Output(features, torch.stack([one.logits for one in parts]).sum(0))

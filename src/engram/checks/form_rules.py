@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from engram.checks.check_report import BrokenRule, find_place, require
 from engram.checks.toy_runs import (
     EXACT,
-    MODELS,
-    SAMPLE,
     all_finite,
+    choose_model,
     make_runs,
     make_streams,
+    sample_shape,
     shrink_settings,
     spy_on,
     spy_on_host_verbs,
@@ -124,24 +124,20 @@ def _inspect_direction(found: Any, _grad: Any, _batch: Any, _state: Any) -> str:
     return "" if one_axis else f"gradient must return a vector [P], it returns {_kind(found)}"
 
 
-def _inspect_state(verb: str) -> Callable[..., str]:
-    def look(found: Any, *args: Any) -> str:
-        if (
-            isinstance(found, dict)
-            and _all_tensors(found)
-            and tree_shapes(found) == tree_shapes(args[-1])
-        ):
-            return ""
-        held = {k: _kind(v) for k, v in found.items()} if isinstance(found, dict) else _kind(found)
-        return (
-            f"{verb} must return a state with the keys, shapes and dtypes it was given, "
-            f"{ {k: _kind(v) for k, v in args[-1].items()} }; it returns {held}"
-        )
-
-    return look
+def _inspect_step(found: Any, update: Any, state: Any) -> str:
+    moved, after = found if isinstance(found, tuple) and len(found) == 2 else (None, found)
+    if moved is not None and getattr(moved, "shape", None) != update.after.shape:
+        return f"step must return weights [P] with the state, it returns {_kind(moved)}"
+    if isinstance(after, dict) and _all_tensors(after) and tree_shapes(after) == tree_shapes(state):
+        return ""
+    held = {k: _kind(v) for k, v in after.items()} if isinstance(after, dict) else _kind(after)
+    return (
+        "step must return a state with the keys, shapes and dtypes it was given, "
+        f"{ {k: _kind(v) for k, v in state.items()} }; it returns {held}"
+    )
 
 
-def _inspect_answer(found: Any, net: Any, x: Any, _state: Any, _stage: Any) -> str:
+def _inspect_answer(found: Any, net: Any, x: Any, *_more: Any) -> str:
     wanted = len(x), net.networks.classes
     if not isinstance(found, Output):
         return f"answer must return an Output, as net(x) is one, it returns {_kind(found)}"
@@ -176,7 +172,7 @@ INSPECTIONS: dict[str, Callable[..., str]] = {
     "loss": _inspect_terms,
     "remember": _inspect_remembered,
     "gradient": _inspect_direction,
-    "step": _inspect_state("step"),
+    "step": _inspect_step,
     "answer": _inspect_answer,
 }
 
@@ -185,7 +181,10 @@ def _inspect_networks(method: Method) -> None:
     stream = make_streams()[0]
     outline = StreamOutline.from_stream(stream).with_features(
         16, LatentOutline((16,), False),
-        lambda: build(MODELS["plain"], sample_shape=SAMPLE, classes=len(stream.order), seed=0),
+        lambda: build(
+            choose_model(method, "plain"), sample_shape=sample_shape(),
+            classes=len(stream.order), seed=0,
+        ),
     )  # fmt: skip
     found = method.networks(outline)
     place = find_place(type(method), "networks")

@@ -37,7 +37,8 @@ def widen_learner(
     detectors: Mapping[str, Detector],
 ) -> PortableState:
     """Widen a state to the columns and tasks of `stream`; old entries stay bit-exact."""
-    width, room = len(stream.order), max(len(stream.tasks), stream.room)
+    grows = settings.method.implements("networks")
+    width, room = len(stream.order), max(len(stream.tasks), stream.room) if grows else 0
     wide = _WiderState(found, settings, width, detectors, room)
     tensors = dict(found.tensors)
     for name in tensors.keys() & wide.fresh.keys():

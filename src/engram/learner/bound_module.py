@@ -156,6 +156,11 @@ class BoundNet(Net):
         current = dict(self.networks.train.named_buffers())
         return {name: current[name] for name in self.networks.buffer_names}
 
+    @torch.no_grad()
+    def set_statistics(self, buffers: Mapping[str, Tensor]) -> None:
+        for name, value in self.read_buffers().items():
+            value.copy_(buffers[name])  # the same tensors: a recording has their addresses
+
     def release(self) -> None:
         """Stop training these modules, so that another run can bind them."""
         self._own_statistics(False)

@@ -172,11 +172,12 @@ class Net:
         """
         raise NotImplementedError
 
-    def given(self, vector: Tensor) -> Net:
+    def given(self, vector: Tensor, *, moves_statistics: bool = False) -> Net:
         """Return the networks with other weights [P], which their outputs can be differentiated by.
 
-        It is a `Net` like this one: call it, its parts or its `task`. It leaves running statistics
-        alone, and draws noise of its own. In a `Method.loss`, an inner step is
+        It is a `Net` like this one: call it, its parts or its `task`. It draws noise of its own and
+        leaves running statistics alone, unless it trains in place of this one and so moves them. In
+        a `Method.loss`, an inner step is
 
             slope = torch.func.grad(lambda v: net.given(v).task(batch))(net.weights)
             terms = {"task": net.given(net.weights - 0.1 * slope).task(batch.memory[0])}
@@ -187,10 +188,14 @@ class Net:
         buffers = {name: value.clone() for name, value in self.statistics().items()}
         net = FunctionalNet(
             self.networks, vector, buffers, key=key, real=self._real, training=self._in_training,
-            lend=self.lend_modules,
+            lend=self.lend_modules, moved=self.set_statistics if moves_statistics else None,
         )  # fmt: skip
         net.main, net.phase = self.main, self.phase
         return net
+
+    def set_statistics(self, buffers: Mapping[str, Tensor]) -> None:
+        """Replace the current buffers."""
+        raise NotImplementedError
 
     def lend_modules(self) -> AbstractContextManager[None]:
         """Return the context in which the modules compute with other weights and buffers."""
@@ -340,13 +345,15 @@ class FunctionalNet(Net):
         training: bool = True,
         partial: tuple[TrainableSlices, Tensor] | None = None,
         lend: Callable[[], AbstractContextManager[None]] = nullcontext,
+        moved: Callable[[Mapping[str, Tensor]], None] | None = None,
     ) -> None:
         """With `partial` (trainable slices, whole vector), `vector` is the trainable part only.
 
-        `lend` is the context of every pass, for modules that another net has bound.
+        `lend` is the context of every pass, for modules that another net has bound; `moved` is told
+        the buffers after every pass.
         """
         super().__init__(networks, key, real)
-        self._lend = lend
+        self._lend, self._moved = lend, moved
         self.buffers = dict(buffers)
         self._penalty = vector if penalty is None else penalty
         if partial is None:
@@ -391,7 +398,12 @@ class FunctionalNet(Net):
         with self._lend():
             output = call_with_weights(self._skeleton(), weights, (path, *args), self.networks.ties)
         self.buffers = {k: weights[k] for k in self.buffers}
+        if self._moved is not None and self.buffers:
+            self._moved(self.buffers)
         return output
+
+    def set_statistics(self, buffers: Mapping[str, Tensor]) -> None:
+        self.buffers = dict(buffers)
 
 
 class AnsweringNet(Net):
@@ -421,8 +433,8 @@ class AnsweringNet(Net):
     def params(self) -> Views:
         return self._net.params
 
-    def given(self, vector: Tensor) -> Net:
-        return self._net.given(vector)
+    def given(self, vector: Tensor, *, moves_statistics: bool = False) -> Net:
+        return self._net.given(vector, moves_statistics=moves_statistics)
 
     def statistics(self) -> dict[str, Tensor]:
         return self._net.statistics()

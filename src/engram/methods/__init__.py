@@ -45,6 +45,7 @@ from engram.methods.si import SI
 from engram.methods.slda import SLDA
 from engram.methods.ssil import SSIL
 from engram.methods.twp import TWP
+from engram.methods.wa import WA
 
 __all__ = [
     "AGEM",
@@ -67,6 +68,7 @@ __all__ = [
     "SLDA",
     "SSIL",
     "TWP",
+    "WA",
     "AdamNSCL",
     "BiC",
     "DERpp",

@@ -451,7 +451,8 @@ class Method:
         (`task_identity`) and the task has begun; otherwise -1, and rows of all tasks are mixed.
         The answers are evaluated, deployed and seen by detectors, from the first steps on
         (``evaluate_every``). A loss that trains them calls this verb:
-        ``net.task(batch, logits=self.answer(net, batch.x, state, batch.now).logits)``.
+        ``net.task(batch, logits=self.answer(net, batch.x, state, batch.now).logits)``. For batch
+        normalisation give it a further argument ``w=None``, the row weights.
         """
         return net(x)
 

@@ -8,10 +8,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from engram.errors import bad, check_float, check_int
+from engram.errors import check_float, check_int
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.methods.method import Method, Phase, State
+from engram.methods.task_masks import (
+    choose_statistics,
+    free_new_classes,
+    keep_statistics,
+    refuse_known_classes,
+)
 from engram.models.forward_pass import Output
 from engram.per_run import PerRun
 from engram.streams.stream import Task
@@ -64,19 +70,14 @@ class PackNet(Method):
 
     def start(self, learner: RunLearner, task: Task) -> None:
         if not learner.stage:
-            stream = learner.stream
-            opens = stream.opening == torch.arange(len(stream.visible))[:, None]  # [T, C]
-            if bool((stream.visible & ~opens).any()):
-                raise bad("stream", "tasks whose classes are all new, for PackNet", "known classes")
+            refuse_known_classes(learner, "PackNet")
             learner.state = {"owner": torch.zeros_like(learner.vector, dtype=torch.long)}
             return
         # what was pruned is 0, and begins there
         owner = learner.state["owner"].clamp(max=learner.stage)
         learner.state = {**learner.state, "owner": owner}
         learner.free = learner.free & (owner == learner.stage)
-        heads = learner.layout(learner.free)
-        for name in learner.networks.class_rows:
-            heads[name][learner.new.to(learner.device)] = True
+        free_new_classes(learner)
 
     def prune(self, learner: RunLearner, task: Task) -> None:
         """Set the smallest of the task's new weights to 0; later tasks own them."""
@@ -95,36 +96,11 @@ class PackNet(Method):
         learner.vector, learner.free = vector, free
 
     def finish(self, learner: RunLearner, task: Task) -> None:
-        if learner.buffers:
-            kept = learner.state.get("statistics", {})
-            now = {
-                name: torch.cat([kept[name], value[None]]) if kept else value[None].clone()
-                for name, value in learner.buffers.items()
-            }
-            learner.state = {**learner.state, "statistics": now}
+        keep_statistics(learner)
 
     def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
         told = (stage >= 0) & (state["owner"] <= stage)
         vector = torch.where(told | (stage < 0), net.vector, 0.0)
-        buffers = net.statistics()
-        if "statistics" in state:
-            buffers = {
-                name: choose_row(state["statistics"][name], stage, value)
-                for name, value in buffers.items()
-            }
+        buffers = choose_statistics(net, state, stage)
         found: Output = net.frozen({"vector": vector, "buffers": buffers})(x)
         return found
-
-
-def choose_row(rows: Tensor, number: Tensor, default: Tensor) -> Tensor:
-    """Return a row of some by its number []; the default where there is none.
-
-    Examples
-    --------
-    >>> rows, default = torch.tensor([[1.0], [2.0]]), torch.tensor([9.0])
-    >>> [choose_row(rows, torch.tensor(k), default).item() for k in (-1, 0, 1, 2)]
-    [9.0, 1.0, 2.0, 9.0]
-    """
-    known = (number >= 0) & (number < len(rows))
-    place = number.clamp(0, len(rows) - 1).reshape(1)
-    return torch.where(known, rows.index_select(0, place)[0], default)
