@@ -23,9 +23,9 @@ from torch import nn
 
 import engram
 from engram.memory import Memory
-from engram.methods import ER, Finetune
+from engram.methods import ER, GPM, HAT, Finetune, SupSup
 from engram.methods.method import Method
-from tests.plain import loop, rehearsal
+from tests.plain import loop, masks, projections, rehearsal
 from tests.plain.images import Images
 
 FILE = Path(__file__).with_suffix(".csv")
@@ -45,6 +45,9 @@ class Pair(NamedTuple):
 PAIRS = {
     "Finetune": Pair(Finetune(), loop.Finetune, {}),
     "ER": Pair(ER(memory=Memory(total=500)), rehearsal.ER, {"total": 500}),
+    "GPM": Pair(GPM(), projections.GPM, {}, multi=True),
+    "HAT": Pair(HAT(), masks.HAT, {}, multi=True),
+    "SupSup": Pair(SupSup(), masks.SupSup, {}, multi=True),
 }
 
 

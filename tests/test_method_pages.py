@@ -40,7 +40,8 @@ VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember"
          "step", "finish", "answer", "admit")  # fmt: skip
 # in none of the benchmarks
 OUTSIDE = {
-    "AdamNSCL", "BiC", "CBRS", "DERpp", "ERACE", "GDumb", "GSS", "Join", "PNN", "PackNet", "SLDA",
+    "AdamNSCL", "BiC", "CBRS", "DERpp", "ERACE", "GDumb", "GPM", "GSS", "HAT", "Join", "PNN",
+    "PackNet", "SLDA", "SupSup",
 }  # fmt: skip
 NO_NAME = "no such name"
 

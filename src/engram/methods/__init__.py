@@ -21,7 +21,9 @@ from engram.methods.ewcpp import EWCpp
 from engram.methods.finetune import Finetune
 from engram.methods.gdumb import GDumb
 from engram.methods.gem import GEM
+from engram.methods.gpm import GPM
 from engram.methods.gss import GSS
+from engram.methods.hat import HAT
 from engram.methods.icarl import ICaRL
 from engram.methods.incremental_joint import IncrementalJoint
 from engram.methods.join import Join
@@ -40,6 +42,7 @@ from engram.methods.rwalk import RWalk
 from engram.methods.si import SI
 from engram.methods.slda import SLDA
 from engram.methods.ssil import SSIL
+from engram.methods.supsup import SupSup
 from engram.methods.twp import TWP
 
 __all__ = [
@@ -50,7 +53,9 @@ __all__ = [
     "ERACE",
     "EWC",
     "GEM",
+    "GPM",
     "GSS",
+    "HAT",
     "LGR",
     "LUCIR",
     "MAS",
@@ -77,4 +82,5 @@ __all__ = [
     "PackNet",
     "RWalk",
     "Replay",
+    "SupSup",
 ]
