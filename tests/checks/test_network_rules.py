@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,10 +12,12 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from engram.checks import check
+from engram.checks import check, check_suite, equality_rules, form_rules, learning_rules
 from engram.checks.check_report import check_name
 from engram.checks.network_rules import NETWORK_CHECKS
 from engram.cli import app
+from engram.errors import BadArgument
+from engram.methods.method import Method
 
 SHAPE = (4,)
 
@@ -157,6 +161,64 @@ def test_samples_are_guessed_or_named(tmp_path, monkeypatch):
     (tmp_path / "five.csv").write_text(table)
     told = CliRunner().invoke(app, [*asked, "--data", "five.csv", "--label", "kind"])
     assert "Net on samples of shape (5,)" in told.stdout, told.output
+
+
+@pytest.fixture
+def few_checks(monkeypatch):
+    """Some checks of methods, of all kinds: there are many, and each is tested elsewhere."""
+    chosen = (
+        form_rules.check_verbs_return_what_they_should,
+        equality_rules.check_maps_without_host_decisions,
+        equality_rules.check_it_does_something,
+        learning_rules.check_beats_chance,
+        learning_rules.check_finish_leaves_statistics_alone,
+    )
+    monkeypatch.setattr(check_suite, "METHOD_CHECKS", chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted(Method):
+    """A method that notes the shapes of the weights it trains."""
+
+    seen: ClassVar[set[tuple[int, ...]]] = set()
+
+    def loss(self, net, batch, state):
+        self.seen.update(tuple(one.shape) for one in net.params.values())
+        return {"task": 2 * net.task(batch)}
+
+
+def test_a_method_on_a_network_of_ones_own(few_checks):
+    report = check(Weighted, model=Good, sample_shape=SHAPE)
+    assert report.ok, str(report)
+    assert len(report) == 5
+    assert str(report).startswith("Weighted with Good on samples of shape (4,)")
+    assert (8, 4) in Weighted.seen
+
+
+def test_a_network_at_fault_is_not_the_methods(few_checks):
+    report = check(Weighted, model=Cut, sample_shape=SHAPE)
+    assert str(report).startswith("Cut on samples")
+    assert report.failed[0].check == "answers features"
+
+
+def test_what_a_network_cannot_do_is_not_asked_of_a_method(few_checks):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru = nn.GRU(2, 8, batch_first=True)
+
+        def forward(self, x):
+            return self.gru(x)[0][:, -1]
+
+    report = check("Finetune", model=Recurrent, sample_shape=(3, 2))
+    assert report.ok, str(report)
+    assert "one run at a time: torch cannot map gru" in str(report)
+    assert "1.weight" not in str(report)
+
+
+def test_only_methods_are_checked_on_networks():
+    with pytest.raises(BadArgument, match="herding is no method"):
+        check("herding", model=Good)
 
 
 def test_data_is_for_networks_alone(tmp_path, monkeypatch):

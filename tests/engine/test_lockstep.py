@@ -35,7 +35,7 @@ from engram.memory import Memory
 from engram.methods import ER, EWC, SI, Finetune, RWalk
 from engram.methods.method import Method, ReplaySpec
 from engram.per_run import PerRun, per_run_fields
-from engram.streams import class_incremental
+from engram.streams import class_incremental, task_incremental
 
 DATA = make_clouds()
 SIX = 6  # numbers of a sample
@@ -53,7 +53,8 @@ def alike(runs: Sequence[Run], **options: Any) -> None:
 
 
 def run_of(method: Method, model: Any = None, seed: int = 0, order: int = 1) -> Run:
-    stream = class_incremental(DATA, order=list(ORDERS[order]))
+    make = task_incremental if method.task_identity == "required" else class_incremental
+    stream = make(DATA, order=list(ORDERS[order]))
     given = MODELS["plain"] if model is None else model
     return Run(stream=stream, method=method, model=given, training=EXACT, seed=seed)
 
@@ -359,7 +360,8 @@ def test_floats_of_built_in_methods_are_declared_where_runs_may_differ(name):
     floats = {f.name for f in fields(kind) if "float" in str(f.type)}
     assert floats <= decisive
     for option in per_run_fields(kind) & {f.name for f in fields(kind)}:
-        pair = [replace(kind(), **{option: value}) for value in (0.25, 0.5)]
+        values = (10.0, 20.0) if option == "scale" else (0.25, 0.5)
+        pair = [replace(kind(), **{option: value}) for value in values]
         assert len(Engine(list(map(run_of, pair)), device="cpu", together=True).groups()) == 1
 
 

@@ -145,3 +145,25 @@ def test_a_kernel_is_recognised(monkeypatch):
     shell = type("ZMQInteractiveShell", (), {})()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert callbacks.in_notebook()
+
+
+def test_a_function_is_a_callback(tmp_path, monkeypatch):
+    heard = []
+    stream = engram.class_incremental(engram.load("blobs"), classes_per_task=5)
+
+    def follow(plan, stage, rows):
+        heard.append((plan.label, stage, "accuracy" in set(rows.frame()["metric"])))
+
+    engram.run(stream, iterations=1, callback=follow)
+    assert heard == [("Finetune", 0, True), ("Finetune", 1, True)]
+    (tmp_path / "own_callback.py").write_text(
+        "heard = []\ndef follow(plan, stage, rows):\n    heard.append(stage)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    engram.run(stream, iterations=1, callback="own_callback.py:follow")
+    import own_callback
+
+    assert own_callback.heard == [0, 1]
+    for wrong in (lambda plan: None, 3):
+        with refuses("callback"):
+            engram.run(stream, iterations=1, callback=wrong)

@@ -14,6 +14,7 @@ import torch
 
 import engram
 from engram.errors import BadArgument, RecordError
+from engram.methods import Finetune
 from engram.probes import Threshold
 from engram.records import EvaluationItems, Prediction, Result, Rows, record_stage
 from engram.records.label_tree import LABEL_VIEWS, find_label_tree
@@ -180,10 +181,9 @@ def chosen(scores: list[list[float]], labels: list[int], **options: Any) -> floa
         task=SimpleNamespace(valid=None), stage=1, state={}, seen=torch.tensor([True, True, True]),
         stream=SimpleNamespace(visible=torch.tensor([[True, False, False], [False, True, True]])),
         batch=lambda rows: SimpleNamespace(x=None, y=torch.tensor([[c, -1] for c in labels])),
-        net=lambda: lambda x: torch.tensor(scores),
+        net=lambda: lambda x: SimpleNamespace(logits=torch.tensor(scores)),
     )  # fmt: skip
-    method = SimpleNamespace(scores=lambda output, state: output)
-    return Threshold(**options).choose(learner, method)  # type: ignore[arg-type]
+    return Threshold(**options).choose(learner, Finetune())  # type: ignore[arg-type]
 
 
 def test_the_chosen_threshold_is_the_best_one_nearest_to_zero() -> None:

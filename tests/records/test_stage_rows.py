@@ -77,7 +77,7 @@ def test_runs_of_another_form_are_left_alone():
 
 def test_items_that_cannot_be_counted_together():
     rng = np.random.default_rng(0)
-    assert stacking_key(items_of(rng), 0) == (3, 3, 6, 6, 2)
+    assert stacking_key(items_of(rng), 0) == (3, 3, 6, 6, 2, ("single", "multi"))
     assert stacking_key(items_of(rng, multilabel=True), 0) is None
     target = np.zeros((40, 2), np.int64)
     assert stacking_key(items_of(rng, targets=target), 0) is None

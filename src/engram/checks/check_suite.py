@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -20,17 +20,29 @@ from engram.checks import (
     network_rules,
     policy_rules,
     probe_rules,
+    scenario_rules,
 )
-from engram.checks.check_report import CheckFinding, CheckReport, run_checks
+from engram.checks.check_report import (
+    CheckFinding,
+    CheckReport,
+    check_name,
+    run_check,
+    run_checks,
+)
+from engram.checks.toy_runs import OwnNetwork, use_network
+from engram.data import Data
 from engram.errors import bad
 from engram.memory import Memory, Policy
 from engram.memory import policies as policy_names
 from engram.methods.method import Method
 from engram.models import models
+from engram.models.classifier import read_unmappable
+from engram.models.user_networks import is_user_network_name, load_maker
 from engram.novelty import Detector
 from engram.novelty import detectors as detector_names
 from engram.plugins import load_user_object, unknown_name
 from engram.probes import Probe
+from engram.streams import SCENARIOS
 
 Check = Callable[[Any], None]
 
@@ -84,6 +96,7 @@ METHOD_CHECKS: tuple[Check, ...] = (
     method_family_rules.check_importance_is_per_sample,
     method_family_rules.check_step_gets_the_plain_gradient,
     method_family_rules.check_old_networks_are_in_eval_mode,
+    method_family_rules.check_no_term_vanishes_in_a_shared_pass,
 )
 # A failure of these makes nearly all others fail, so those are not run then.
 ROOT_CHECKS: tuple[Check, ...] = (
@@ -121,6 +134,7 @@ REQUIRED_CHECKS: dict[Check, tuple[Check, ...]] = {
             leakage_rules.check_holds_no_more_for_more_rows,
             method_family_rules.check_step_gets_the_plain_gradient,
             method_family_rules.check_old_networks_are_in_eval_mode,
+            method_family_rules.check_no_term_vanishes_in_a_shared_pass,
         ),
         (form_rules.check_state_has_one_shape,),
     ),
@@ -160,16 +174,46 @@ POLICY_CHECKS: tuple[Check, ...] = (
 )
 
 
-def check(target: Any, *, sample_shape: tuple[int, ...] | None = None) -> CheckReport:
-    """Check a method, memory policy, probe, detector or network against every rule of its contract.
+# What runs in lockstep, and what is learnt, of a method on a network of the user's.
+LOCKSTEP_CHECKS: tuple[Check, ...] = (
+    equality_rules.check_maps_without_host_decisions,
+    equality_rules.check_lockstep_is_the_loop,
+    equality_rules.check_lockstep_with_strengths,
+    equality_rules.check_other_settings_beside_it,
+    equality_rules.check_a_diverging_run_harms_no_other,
+    learning_rules.check_refined_labels_in_lockstep,
+)
+LEARNING_CHECKS: tuple[Check, ...] = (
+    learning_rules.check_beats_chance,
+    learning_rules.check_task_incremental,
+    method_family_rules.check_replayed_classes_meet_new_ones,
+    learning_rules.check_known_classes_are_learnt,
+    learning_rules.check_label_sets,
+)
+
+
+def check(
+    target: Any,
+    *,
+    sample_shape: tuple[int, ...] | None = None,
+    model: Any = None,
+    data: Data | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> CheckReport:
+    """Check a method, policy, probe, detector, network or scenario against its contract.
 
     Parameters
     ----------
     target
-        A method, policy, probe or network, its class, its name in the library, or ``module:Class``
-        (the module may be a path to a file). A class is checked with its defaults.
+        A method, policy, probe, network or scenario, its class, its name in the library, or
+        ``module:Class`` (the module may be a path to a file). A class is checked with its defaults.
     sample_shape
         Input shape of a network; by default, usual shapes are tried in turn.
+    model
+        The network on which a method is checked, in place of toy networks: a module, its class, a
+        factory or a name. It is checked itself first.
+    data, options
+        Of a scenario: the data that it divides, by default small ones, and its arguments.
 
     Examples
     --------
@@ -178,6 +222,14 @@ def check(target: Any, *, sample_shape: tuple[int, ...] | None = None) -> CheckR
     True
     """
     found = resolve_target(target)
+    if scenario_rules.is_scenario(found):
+        divided = scenario_rules.make_scenario(target, data, options or {})
+        findings = run_checks(scenario_rules.SCENARIO_CHECKS, divided, required_checks)
+        return CheckReport(target_name(found), findings)
+    if data is not None or options:
+        raise bad("data", f"None: {target_name(found)} is no scenario", data or options)
+    if model is not None:
+        return _check_on_network(found, model, sample_shape)
     if is_network(found):
         one = network_rules.make_candidate(found, sample_shape)
         shown = f"{target_name(found)} on samples of shape {one.shape}"
@@ -205,6 +257,34 @@ def check(target: Any, *, sample_shape: tuple[int, ...] | None = None) -> CheckR
     return CheckReport(target_name(policy), run_checks(POLICY_CHECKS, policy, required_checks))
 
 
+def _check_on_network(found: Any, model: Any, sample_shape: tuple[int, ...] | None) -> CheckReport:
+    """Check a method on a network of the user's; a network that fails alone ends it."""
+    method = make_default(found) if isinstance(found, type) else found
+    if not isinstance(method, Method):
+        raise bad("model", f"None: {target_name(found)} is no method", model)
+    maker = load_maker(model) if is_user_network_name(model) else model
+    one = network_rules.make_candidate(maker, sample_shape)
+    on = f"{target_name(maker)} on samples of shape {one.shape}"
+    own = run_checks(network_rules.NETWORK_CHECKS, one, required_checks)
+    if any(not each.passed for each in own):
+        return CheckReport(on, own)
+    idle: dict[Check, str] = {}
+    with use_network(OwnNetwork(maker, one.shape)):
+        if reasons := read_unmappable(one.net):
+            why = f"its network trains one run at a time: {'; '.join(reasons)}"
+            idle |= dict.fromkeys(LOCKSTEP_CHECKS, why)
+        if not run_check(learning_rules.check_beats_chance, methods.Finetune()).passed:
+            why = "nor does plain finetuning learn the toy data with this network"
+            idle |= dict.fromkeys(LEARNING_CHECKS, why)
+        findings = run_checks(
+            [one for one in METHOD_CHECKS if one not in idle], method, required_checks
+        )
+    findings += [
+        CheckFinding(check_name(each), True, f"does not apply: {why}") for each, why in idle.items()
+    ]
+    return CheckReport(f"{target_name(method)} with {on}", findings)
+
+
 def required_checks(one: Check) -> list[Check]:
     """Return the checks whose failure makes another one pointless."""
     # a probe that cannot measure at all fails everywhere
@@ -215,10 +295,12 @@ def required_checks(one: Check) -> list[Check]:
             one in network_rules.COMPARED_CHECKS
         )
         return [network_rules.check_answers_features, *compared]
+    if one in scenario_rules.SCENARIO_CHECKS[1:]:
+        return [scenario_rules.check_makes_a_stream]
     if one not in METHOD_CHECKS:
         return []
     place = METHOD_CHECKS.index(one)
-    roots = [root for root in ROOT_CHECKS if METHOD_CHECKS.index(root) < place]
+    roots = [root for root in ROOT_CHECKS if root in METHOD_CHECKS[:place]]
     return [*roots, *REQUIRED_CHECKS.get(one, ())]
 
 
@@ -256,7 +338,8 @@ def resolve_target(target: Any) -> Any:
             return target
     elif isinstance(target, (Method, Memory, Policy, Probe, nn.Module, FunctionType)):
         return target
-    raise bad("target", "a method, a policy, a probe, a network, or a class of these", target)
+    wanted = "a method, a policy, a probe, a network, a class of these, or a scenario"
+    raise bad("target", wanted, target)
 
 
 def _resolve_name(name: str) -> Any:
@@ -270,5 +353,7 @@ def _resolve_name(name: str) -> Any:
         return detector_names()[name]
     if name in models():
         return name
-    known = [*methods.__all__, *policy_names(), *detector_names(), *models()]
+    if name in SCENARIOS:
+        return SCENARIOS[name]
+    known = [*methods.__all__, *policy_names(), *detector_names(), *models(), *SCENARIOS]
     raise unknown_name("target", name, known)

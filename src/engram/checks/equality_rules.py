@@ -20,16 +20,24 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from engram import keys
 from engram.checks.check_report import BrokenRule, DoesNotApply, explain, require
-from engram.checks.failure_causes import explain_lockstep_difference, explain_no_difference
+from engram.checks.failure_causes import (
+    UNKNOWN_CAUSE,
+    explain_lockstep_difference,
+    explain_no_difference,
+)
 from engram.checks.toy_runs import (
     CLOSE,
     EXACT,
     ORDERS,
+    OWN_NETWORK,
     SIZES,
+    OwnNetwork,
+    StageCopy,
     TaskStart,
     Trained,
     all_finite,
     change_parts,
+    copy_stage,
     enter_task,
     largest_gap,
     make_clouds,
@@ -58,6 +66,8 @@ from engram.methods.method import Method, check_step
 from engram.streams import Stream, class_incremental
 
 FEW_ROWS = 7  # of a pass whose rows are mixed
+LAST_BITS = 1e-15  # relative change of weights, of the size of their rounding
+MOST_ROUNDING = 10.0  # times as far as rounding takes a run, a difference still is rounding
 TOO_STRONG_HINT = "lower its strengths: the runs of this check explode (SGD, learning rate 0.02)"
 
 
@@ -85,15 +95,43 @@ def require_equal_alone(runs: Sequence[Run], alone: Trained | None = None) -> No
         for name in one.tensors:
             away = largest_gap(other.tensors[name], one.tensors[name])
             if away >= CLOSE:
-                differ = any(run.method != runs[0].method for run in runs)
+                run = runs[key[0]]
+                cause = explain_lockstep_difference(
+                    run, any(each.method != runs[0].method for each in runs)
+                )
+                if cause is UNKNOWN_CAUSE and away <= MOST_ROUNDING * _rounding_gap(run, one):
+                    raise DoesNotApply(
+                        f"{name} differ by {away:.1e} between lockstep and loop, and as much "
+                        f"between runs alone whose weights begin {LAST_BITS:.0e} apart: something "
+                        "jumps (abs, sign, round, a largest value), which rounding decides"
+                    )
                 raise BrokenRule(
                     f"{name} of run {key[0]} after task {key[1]} differ by {away:.1e} between "
-                    f"lockstep and loop: {explain_lockstep_difference(runs[key[0]], differ)}"
+                    f"lockstep and loop: {cause}"
                 )
         away = largest_gap(torch.as_tensor(other.scores), torch.as_tensor(one.scores))
         require(away < 1e-5, f"scores after task {key[1]} differ by {away:.1e}")
         kept = trees_equal(tuple(one.exemplars[:4]), tuple(other.exemplars[:4]))
         require(kept, f"exemplars after task {key[1]} differ: draw by learner.seed and stage only")
+
+
+def _rounding_gap(run: Run, alone: StageCopy) -> float:
+    """How far a run ends from `alone` if its first weights differ in their last bits.
+
+    0 if it does not even end there from the same weights, so that something else decides.
+    """
+    ends = []
+    for size in (0.0, LAST_BITS, 0.0):  # what changes from run to run may meet itself once
+
+        def nudge(_place: int, learner: RunLearner, size: float = size) -> int:
+            places = torch.arange(len(learner.vector))
+            learner.vector = learner.vector * (1 + size * keys.normal(keys.fold(0, places)))
+            return 0
+
+        stages = Engine([run], device="cpu", together=False).stages(resume=nudge)
+        ends.append(next(copy_stage(s) for s in stages if s.stage == alone.stage.stage))
+    again, nudged, last = (largest_gap(one.tensors, alone.tensors) for one in ends)
+    return 0.0 if again or last else nudged
 
 
 def check_lockstep_is_the_loop(method: Method) -> None:
@@ -227,7 +265,7 @@ def check_it_does_something(method: Method) -> None:
         raise DoesNotApply("it is finetuning")
     mine, plain = (
         train_runs(make_runs(shrink_settings(method), make_streams()[:1])),
-        _train_finetune(),
+        _train_finetune(OWN_NETWORK.get()),
     )
     last = max(mine)
     vectors = mine[last].vector, plain[last].vector
@@ -242,7 +280,7 @@ def check_it_does_something(method: Method) -> None:
 
 
 @cache  # the same for every method
-def _train_finetune() -> Trained:
+def _train_finetune(_on: OwnNetwork | None) -> Trained:
     return train_runs(make_runs(Finetune(), make_streams()[:1]))
 
 

@@ -24,6 +24,11 @@ PADDING_ROWS = 5  # rows of weight 0 appended to a batch
 LEAST_GRADIENT = 1e-12
 LEARNT_ACCURACY = 0.9  # accuracy of a first task that was learnt
 
+UNKNOWN_CAUSE = (
+    "its loss does not feel padding, so look at the rest: draw by batch.key and learner.seed "
+    "only, keep nothing on self, sum over nothing but the rows of one batch"
+)
+
 
 def loss_gradients(at: TaskStart, batch: Batch, vector: Tensor) -> dict[str, Tensor]:
     """Compute the gradient [P] of every loss term of the first run."""
@@ -124,10 +129,7 @@ def explain_lockstep_difference(run: Run, fields_differ: bool = False) -> str:
             "a PerRun option is a number in a run alone and a tensor here, in the precision of the "
             "weights: use it in arithmetic as it is (torch.tensor(self.decay) is float32)"
         )
-    return (
-        "its loss does not feel padding, so look at the rest: draw by batch.key and learner.seed "
-        "only, keep nothing on self, sum over nothing but the rows of one batch"
-    )
+    return UNKNOWN_CAUSE
 
 
 def _depends_on_padding(method: Method, kind: str) -> bool:

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from engram.checks.check_report import BrokenRule, find_place, require
 from engram.checks.toy_runs import (
     EXACT,
-    MODELS,
-    SAMPLE,
     all_finite,
+    choose_model,
     make_runs,
     make_streams,
+    sample_shape,
     shrink_settings,
     spy_on,
     spy_on_host_verbs,
@@ -181,7 +181,10 @@ def _inspect_networks(method: Method) -> None:
     stream = make_streams()[0]
     outline = StreamOutline.from_stream(stream).with_features(
         16, LatentOutline((16,), False),
-        lambda: build(MODELS["plain"], sample_shape=SAMPLE, classes=len(stream.order), seed=0),
+        lambda: build(
+            choose_model(method, "plain"), sample_shape=sample_shape(),
+            classes=len(stream.order), seed=0,
+        ),
     )  # fmt: skip
     found = method.networks(outline)
     place = find_place(type(method), "networks")

@@ -29,6 +29,7 @@ from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
 from engram.losses import masked_ce
 from engram.methods.method import Method
+from engram.models.forward_pass import Output
 from engram.streams import class_incremental, task_incremental
 
 
@@ -75,7 +76,8 @@ def check_step_gets_the_plain_gradient(method: Method) -> None:
     moved = _nudge(at.learners[0].vector)
     through = _data_gradient(at, batch, moved, None)
     terms = at.method.loss(at.net(batch, vector=moved), batch, at.learners[0].state)
-    other = batch._replace(x=batch.x + 1.0)
+    memory = tuple(one._replace(x=one.x + 1.0) for one in batch.memory)
+    other = batch._replace(x=batch.x + 1.0, memory=memory)
     again = at.method.loss(at.net(other, vector=moved), other, at.learners[0].state)
     data = [name for name, term in terms.items() if not torch.equal(term, again[name])]
     if len(data) == len(terms):
@@ -137,6 +139,34 @@ def check_old_networks_are_in_eval_mode(method: Method) -> None:
     require(not still, "a network with old weights runs in training mode: use net.frozen")
     still = all(torch.equal(v, learner.buffers[k]) for k, v in kept.items())
     require(still, "loss writes into the run's running statistics")
+
+
+def check_no_term_vanishes_in_a_shared_pass(method: Method) -> None:
+    """Under dropout no term is 0 only because two calls `net(batch.x)` share one pass."""
+    at = enter_task(shrink_settings(method), model="dropped")
+    learner, gone = at.learners[0], set[str]()
+    for number, batch in enumerate(at.own_batches()):  # a hinge may be 0 in one of them
+        shared, apart = at.net(batch), _AloneNet(learner, batch.key)
+        apart.main = shared.main
+        with torch.no_grad():
+            first, second = (at.method.loss(net, batch, learner.state) for net in (shared, apart))
+        now = {name for name, term in second.items() if bool(term) and not bool(first[name])}
+        gone = gone & now if number else now
+    require(
+        not gone,
+        f"{', '.join(map(repr, sorted(gone)))} of loss is 0, since two calls net(batch.x) are one "
+        "pass with one dropout mask: let the second be net(batch.x.clone(), batch.w)",
+    )
+
+
+class _AloneNet(FunctionalNet):
+    """Networks each call of which is a pass of its own, with noise of its own."""
+
+    def __init__(self, learner: RunLearner, key: Tensor) -> None:
+        super().__init__(learner.networks, learner.vector, learner.buffers, key=key)
+
+    def __call__(self, x: Tensor, w: Tensor | None = None, want: tuple[str, ...] = ()) -> Output:
+        return super().__call__(x.clone(), w, want)
 
 
 # Generators.

@@ -8,6 +8,8 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple, cast
@@ -92,17 +94,71 @@ class DropoutNetwork(nn.Module):
         return self.body(self.root(x))
 
 
+class SmoothNetwork(nn.Module):
+    """A network in which the gradient of every weight mixes all rows of a batch."""
+
+    def __init__(self, sample_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.features, width = 16, math.prod(sample_shape)
+        self.first, self.second = nn.Linear(width, 16), nn.Linear(16, 16)
+        self.root_modules = ("first",)
+
+    def root(self, x: Tensor) -> Tensor:
+        return nn.functional.softplus(self.first(x.flatten(1)))
+
+    def body(self, z: Tensor) -> Tensor:
+        return nn.functional.softplus(self.second(z))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.root(x))
+
+
 GRAPH = {"name": "gcn", "edges": BONES, "width": 6, "hidden": 8}
 MODELS: dict[str, Any] = {
     "plain": {"name": "mlp", "hidden": (16,)}, "normed": NormedNetwork, "dropped": DropoutNetwork,
+    "smooth": SmoothNetwork,
 }  # fmt: skip
 # a root that stands still wants a top that can learn
 SPLIT_MODELS: dict[str, Any] = MODELS | {"plain": {"name": "mlp", "hidden": (16, 16)}}
-GRAPHS: dict[str, Any] = {"plain": GRAPH, "normed": GRAPH, "dropped": {**GRAPH, "dropout": 0.4}}
+GRAPHS: dict[str, Any] = {
+    "plain": GRAPH,
+    "normed": GRAPH,
+    "smooth": GRAPH,
+    "dropped": {**GRAPH, "dropout": 0.4},
+}
+
+
+class OwnNetwork(NamedTuple):
+    """A network of the user's, on which methods are checked, and the shape of its samples."""
+
+    model: Any
+    sample_shape: tuple[int, ...]
+
+
+OWN_NETWORK: ContextVar[OwnNetwork | None] = ContextVar("own_network", default=None)
+
+
+def sample_shape() -> tuple[int, ...]:
+    """The shape of toy samples."""
+    own = OWN_NETWORK.get()
+    return SAMPLE if own is None else own.sample_shape
+
+
+@contextmanager
+def use_network(own: OwnNetwork) -> Iterator[None]:
+    """Train toy runs on this network in place of the plain one, inside the context."""
+    token = OWN_NETWORK.set(own)
+    try:
+        yield
+    finally:
+        OWN_NETWORK.reset(token)
 
 
 def choose_model(method: Method, kind: str) -> Any:
     """A network of the given kind that the method accepts: some know graphs only."""
+    own = OWN_NETWORK.get()
+    if own is not None and kind == "plain":
+        return own.model
     if any(method.replay(stage).latent for stage in range(2)):
         return SPLIT_MODELS[kind]
     try:
@@ -130,8 +186,8 @@ def make_clouds(sizes: Sequence[int] = SIZES, *, rename: Sequence[int] | None = 
     key, count = keys.fold(0, "toys"), len(sizes)
     y = torch.arange(count).repeat_interleave(torch.tensor(sizes))
     tests = torch.arange(count).repeat_interleave(TESTS)
-    centres = 3 * keys.normal(keys.fold(key, "centres"), count, *SAMPLE)
-    noise = keys.normal(keys.fold(key, "noise"), len(y) + len(tests), *SAMPLE)
+    centres = 3 * keys.normal(keys.fold(key, "centres"), count, *sample_shape())
+    noise = keys.normal(keys.fold(key, "noise"), len(y) + len(tests), *sample_shape())
     x = (centres[torch.cat([y, tests])] + noise).float()
     names = torch.arange(count) if rename is None else torch.tensor(rename)
     rest = (x[len(y) :], names[tests])

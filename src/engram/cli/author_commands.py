@@ -21,6 +21,7 @@ from engram.errors import EngramError, bad, check_choice, unknown
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from engram.checks import CheckReport
     from engram.data import Data
     from engram.deploy.batch_invariance import BatchEffect
 
@@ -32,12 +33,20 @@ def check(
         str,
         typer.Argument(
             metavar="MODULE:CLASS|NAME|DIR",
-            help="A method, policy, probe, detector or network; or a run directory or model file.",
+            help="A method, policy, probe, detector, network or scenario; or a run directory or "
+            "model file.",
         ),
     ],
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data to check a network on."),
+        typer.Option("--data", "-d", metavar="NAME|PATH", help="Data that a network reads."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="MODULE:NET|NAME",
+            help="The network that a method is checked on, in place of toy networks.",
+        ),
     ] = None,
     batches: Annotated[
         bool,
@@ -52,13 +61,15 @@ def check(
         list[str] | None,
         typer.Option(
             "--set", "-s", metavar="KEY=VALUE",
-            help="With --data, an option of that data; otherwise a field of the method: "
-            "strength=10, memory.total=200. Repeatable.",
+            help="An argument of a scenario; or with --data, an option of that data; or a field of "
+            "the method: strength=10, memory.total=200. Repeatable.",
         ),
     ] = None,
     label: Label = None,
 ) -> None:  # fmt: skip
-    """Test your own method, policy, probe, detector or network against the contract.
+    """Test your own method, policy, probe, detector, network or scenario against the contract.
+
+    With --model, a method is tested on your own network.
 
     Of a run directory or a model file, the kept models score rows one at a time, shuffled and with
     tasks mixed; so does any nn.Module with --batch-invariance. Rows are the test rows of --data, or
@@ -78,6 +89,9 @@ def check(
     from engram.checks import check
 
     shape, tried = None, target
+    if _names_scenario(target):
+        _check_scenario(target, data, root, options, label)
+        return
     if data is not None:
         from engram.data import load
 
@@ -87,12 +101,44 @@ def check(
         raise bad("--data", DATA_OPTION_HINT, None)
     elif options:
         tried = make_method(target, options)
-    report = check(tried, sample_shape=shape)
+    _show_report(check(tried, sample_shape=shape, model=model))
+
+
+def _show_report(report: CheckReport) -> None:
+    """Print a report, and leave with its exit code."""
     emit(str(report))
     if any(one.raised for one in report.failed):  # the exit code of errors in user code
         raise typer.Exit(BAD_INPUT)
     if not report.passed:
         raise typer.Exit(FAILED)
+
+
+def _names_scenario(target: str) -> bool:
+    from engram.checks.check_suite import resolve_target
+    from engram.checks.scenario_rules import is_scenario
+
+    return is_scenario(resolve_target(target))
+
+
+def _check_scenario(
+    target: str,
+    data: str | None,
+    root: Path | None,
+    options: list[str] | None,
+    label: list[str] | None,
+) -> None:
+    """Check a scenario; --set gives its arguments, as in `engram run`."""
+    from engram.checks import check
+    from engram.data import load
+    from engram.experiments.recipe_sections import scenario_options
+    from engram.io import parse_key_value
+
+    given = dict(parse_key_value(one) for one in options or ())
+    found = None
+    if data is not None:
+        found = load(data, root=str(root) if root else None, **parse_options(None, label))
+    chosen = scenario_options({"data": data or "clouds", "kind": target, **given})
+    _show_report(check(target, data=found, options=chosen))
 
 
 # Does a score depend on its batch?

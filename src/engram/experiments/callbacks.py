@@ -11,10 +11,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engram.errors import bad
 from engram.experiments.plan import Plan
+from engram.plugins import load_user_object
 from engram.records import Result, Rows, RunDirectory, read
 from engram.records.experiment_trackers import Sink, choose_sink, run_logs
 
@@ -37,6 +40,42 @@ class Callback:
 
     def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
         """Called after a stage of a plan was recorded."""
+
+
+StageHook = Callable[[Plan, int, Rows], Any]
+
+
+class _StageFunction(Callback):
+    """A function that is called after every recorded stage."""
+
+    def __init__(self, function: StageHook) -> None:
+        self._function = function
+
+    def stage(self, plan: Plan, stage: int, rows: Rows) -> None:
+        self._function(plan, stage, rows)
+
+
+def make_callback(given: Callback | StageHook | str | None) -> Callback | None:
+    """Make a callback of a function ``(plan, stage, rows)``, or of a name ``module:function``.
+
+    Examples
+    --------
+    >>> heard = []
+    >>> follow = make_callback(lambda plan, stage, rows: heard.append(stage))
+    >>> follow.stage(None, 3, None)
+    >>> heard
+    [3]
+    """
+    found = load_user_object(given, what="callback") if isinstance(given, str) else given
+    found = found() if isinstance(found, type) and issubclass(found, Callback) else found
+    if found is None or isinstance(found, Callback):
+        return found
+    try:
+        signature(found).bind("plan", "stage", "rows")
+    except (TypeError, ValueError):
+        expected = "a Callback, a function (plan, stage, rows), or module:name of one"
+        raise bad("callback", expected, found) from None
+    return _StageFunction(found)
 
 
 class Callbacks(Callback):
@@ -66,7 +105,7 @@ def find_log_tools(log: str | Sequence[str]) -> list[str]:
     """List the named tools, each once; raises if one is unknown or not installed."""
     if not log:
         return []
-    from engram.errors import bad, check_choice
+    from engram.errors import check_choice
     from engram.records.experiment_trackers import TOOLS, import_extra
 
     named = [log] if isinstance(log, str) else list(log) if isinstance(log, Sequence) else []
@@ -79,12 +118,13 @@ def find_log_tools(log: str | Sequence[str]) -> list[str]:
 
 @contextmanager
 def open_callback(
-    callback: Callback | None = None,
+    callback: Callback | StageHook | str | None = None,
     *,
     log: str | Sequence[str] = (),
     out: str | Path | None = None,
 ) -> Iterator[Callback | None]:
     """Open one callback for an execution: the caller's or a notebook's bar, and tools in `log`."""
+    callback = make_callback(callback)
     with ExitStack() as stack:
         if callback is None and in_notebook():
             callback = stack.enter_context(NotebookBar(make_html_display()))

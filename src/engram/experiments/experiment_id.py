@@ -260,7 +260,7 @@ def describe_stream(stream: Stream) -> dict[str, Any]:
 def _stream_facts(stream: Stream) -> dict[str, Any]:
     """Describe a stream without its data and the order of its classes."""
     made = stream.origin
-    if made is None:
+    if made is None or ":" in made.kind:  # by what it is, as the user's function may change
         view = None if stream.view is None else describe(stream.view, "stream.view")
         return {"tasks": stream.fingerprint(), "view": view}
     options = {k: v for k, v in made.options.items() if k not in ORDER_OPTIONS}

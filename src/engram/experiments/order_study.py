@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engram.errors import bad, check_choice, unknown
-from engram.experiments.callbacks import Callback
+from engram.experiments.callbacks import Callback, StageHook
 from engram.experiments.plan import CLASS, TASK, Plan, Planner
 from engram.experiments.recipe import Recipe
 from engram.experiments.recipe_sections import check_orders
@@ -44,7 +44,7 @@ def orders(
     deterministic: bool = False,
     exact: bool = False,
     checkpoint_every: float | str = "5m",
-    callback: Callback | None = None,
+    callback: Callback | StageHook | str | None = None,
     deadline: float | None = None,
     group_size: int = 0,
     rerun: bool = False,

@@ -222,13 +222,16 @@ class Recipe(Experiment):
     @cached_property  # used thousands of times in a study of orders
     def key(self) -> str:
         """Hash of the recipe with names unresolved: it needs no data, but proves less than `id`."""
-        stream = {**(streams.SCENARIOS[self.stream["kind"]].__kwdefaults__ or {}), **self.stream}
+        stream = {
+            **(streams.find_scenario(self.stream["kind"]).__kwdefaults__ or {}),
+            **self.stream,
+        }
         return options_hash({**self.plain(), "stream": stream, "model": plain_model(self.model)})
 
     @property
     def order(self) -> str:
         """The stream's explicit order, or number of a published one, as text; "" for none."""
-        defaults = streams.SCENARIOS[self.stream["kind"]].__kwdefaults__ or {}
+        defaults = streams.find_scenario(self.stream["kind"]).__kwdefaults__ or {}
         return order_text({**defaults, **self.stream})
 
     def data(self, root: str | None = None) -> Data:
@@ -250,7 +253,7 @@ class Recipe(Experiment):
     def build_stream(self, data: Data | None = None, *, root: str | None = None) -> Stream:
         """Build the recipe's stream, over `data` if that is loaded already."""
         data = self.data(root) if data is None else data
-        stream = streams.SCENARIOS[self.stream["kind"]](data, **scenario_options(self.stream))
+        stream = streams.find_scenario(self.stream["kind"])(data, **scenario_options(self.stream))
         balanced = balance_options(self.stream)
         if balanced is not None:
             stream = streams.balance(stream, **balanced)

@@ -40,7 +40,9 @@ def stream_kind(section: Any) -> str:
     ('class_incremental', 'rotated')
     """
     kind = section.get("kind", DEFAULT_KIND) if isinstance(section, Mapping) else DEFAULT_KIND
-    return check_choice("stream.kind", kind, streams.SCENARIOS)
+    if not isinstance(kind, str) or ":" not in kind:
+        check_choice("stream.kind", kind, streams.SCENARIOS)
+    return str(kind)
 
 
 def stream_options(kind: str) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def stream_options(kind: str) -> dict[str, Any]:
     >>> stream_options("new_instances")["valid"], len(stream_options("new_instances"))
     (0.0, 3)
     """
-    _data, *given = inspect.signature(streams.SCENARIOS[kind]).parameters.values()
+    _data, *given = inspect.signature(streams.find_scenario(kind)).parameters.values()
     return {p.name: p.default for p in given}
 
 
@@ -151,21 +153,21 @@ def _check_options(change: Any, given: Mapping[str, Any], path: str) -> dict[str
 
 def describe_missing_option(kind: str) -> str:
     """Describe the required options of a scenario."""
-    shown = " ".join(f"--set '{k}={v}'" for k, v in streams.NEEDED[kind].items())
-    return f"a value, which {kind} needs, such as {shown}"
+    shown = " ".join(f"--set '{k}={v}'" for k, v in streams.NEEDED.get(kind, {}).items())
+    return f"a value, which {kind} needs{f', such as {shown}' if shown else ''}"
 
 
 def scenario_options(section: Mapping[str, Any]) -> dict[str, Any]:
     """Check and convert the arguments that a section gives to its scenario."""
     kind = stream_kind(section)
-    hints = type_hints(streams.SCENARIOS[kind])
+    hints = type_hints(streams.find_scenario(kind))
     found = {}
     for name, value in section.items():
         if name in COMMON_STREAM_FIELDS:
             continue
         if name not in stream_options(kind):
             raise unknown(f"stream ({kind})", name, [*stream_options(kind), *COMMON_STREAM_FIELDS])
-        checked = convert(hints[name], value, path=f"stream.{name}")
+        checked = convert(hints.get(name, Any), value, path=f"stream.{name}")
         # Numbers written as text, such as 1e-3, which YAML reads as a string, become numbers.
         found[name] = checked if isinstance(value, str) else value
     return found

@@ -19,7 +19,7 @@ from engram.engine.evaluation import items_of
 from engram.engine.grouping import MeasuredMode
 from engram.engine.portable_state import export_state
 from engram.errors import RecordError
-from engram.experiments.callbacks import Callback
+from engram.experiments.callbacks import Callback, StageHook, make_callback
 from engram.experiments.changed_recipes import describe_changes, read_recorded_recipes
 from engram.experiments.checkpointing import Checkpoints, StepSaver, select_models
 from engram.experiments.model_file import UnsavedModel, describe_run_origin
@@ -75,7 +75,7 @@ class Recorder:
         *,
         device: Any = "auto",
         together: bool | None = None,
-        callback: Callback | None = None,
+        callback: Callback | StageHook | str | None = None,
         rerun: bool = False,
         deadline: float | None = None,
         checkpoint_every: float = 300.0,
@@ -83,7 +83,7 @@ class Recorder:
     ) -> None:
         self.plans = list(plans)
         self.device = resolve_device(device)
-        self.callback = callback or Callback()
+        self.callback = make_callback(callback) or Callback()
         self._worker = isinstance(out, RunDirectory)
         self.folder = _open_directory(out)
         self.claims = None if self.folder is None else Claims(self.folder.path)

@@ -13,7 +13,7 @@ from engram.data import Data
 from engram.engine.training import Training
 from engram.errors import BadArgument, bad, check_int, suggest_name, unknown
 from engram.experiments.build_methods import build_method
-from engram.experiments.callbacks import Callback, find_log_tools, open_callback
+from engram.experiments.callbacks import Callback, StageHook, find_log_tools, open_callback
 from engram.experiments.plan import Planner
 from engram.experiments.recipe import Experiment
 from engram.experiments.recipe_sections import stream_options
@@ -46,7 +46,7 @@ def run(
     evaluate_unseen: bool = False,
     average: str = "micro",
     label: str = "",
-    callback: Callback | None = None,
+    callback: Callback | StageHook | str | None = None,
     rerun: bool = False,
     probes: Sequence[Any] = (),
     detectors: Sequence[Any] = (),

@@ -19,7 +19,7 @@ from engram.engine.checkpoints import copy_from_first_rank
 from engram.engine.engine import Engine
 from engram.engine.run_definition import Run, check_exemplars, check_validation
 from engram.errors import bad, check_bool
-from engram.experiments.callbacks import Callback
+from engram.experiments.callbacks import Callback, StageHook
 from engram.experiments.changed_recipes import merge_equal_plans
 from engram.experiments.checkpointing import DEFAULT_INTERVAL
 from engram.experiments.plain_values import parse_duration
@@ -46,7 +46,7 @@ def execute(
     exact: bool = False,
     pool: str = "",
     checkpoint_every: float | str = DEFAULT_INTERVAL,
-    callback: Callback | None = None,
+    callback: Callback | StageHook | str | None = None,
     deadline: float | None = None,
     group_size: int = 0,
     rerun: bool = False,

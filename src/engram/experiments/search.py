@@ -26,6 +26,7 @@ from engram.errors import (
 )
 from engram.experiments import Callback, Plan, Recipe, execute
 from engram.experiments.build_methods import build_method, method_label, plain_method
+from engram.experiments.callbacks import StageHook, make_callback
 from engram.experiments.changed_recipes import read_recorded_recipes
 from engram.experiments.experiment_id import describe_stream
 from engram.experiments.experiment_id import short_hash as hashed
@@ -86,7 +87,7 @@ def search(
     deterministic: bool = False,
     exact: bool = False,
     checkpoint_every: float | str = "5m",
-    callback: Callback | None = None,
+    callback: Callback | StageHook | str | None = None,
     deadline: float | None = None,
     rerun: bool = False,
     before: Callable[[], object] | None = None,
@@ -148,7 +149,7 @@ def search(
             address=address,
             compile=compile, deterministic=deterministic, exact=exact,
             checkpoint_every=checkpoint_every,
-            callback=callback, deadline=deadline, rerun=rerun,
+            callback=make_callback(callback), deadline=deadline, rerun=rerun,
         ))  # fmt: skip
 
     going = _SearchLoop(

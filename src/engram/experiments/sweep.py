@@ -8,7 +8,7 @@ from typing import Any
 
 from engram.errors import bad
 from engram.experiments import Callback, Recipe
-from engram.experiments.callbacks import open_callback
+from engram.experiments.callbacks import StageHook, open_callback
 from engram.experiments.pools import find_pool
 from engram.experiments.pools.pool import Work
 from engram.records import Result
@@ -31,7 +31,7 @@ def sweep(
     deterministic: bool = False,
     exact: bool = False,
     checkpoint_every: float | str = "5m",
-    callback: Callback | None = None,
+    callback: Callback | StageHook | str | None = None,
     deadline: float | None = None,
     rerun: bool = False,
     log: str | Sequence[str] = (),

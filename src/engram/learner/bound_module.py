@@ -45,6 +45,7 @@ class BoundNet(Net):
             parameter.requires_grad_(name not in frozen)
         self.parameters = [one for name, one in self._params.items() if name not in frozen]
         self.bind_buffers({name: value.clone() for name, value in buffers.items()})
+        self._norms = [one for one in networks.train.modules() if isinstance(one, BatchNorm)]
         self._own_statistics(True)
         self._main = networks.train.get_submodule("net")
         self._leaf = vector.detach().requires_grad_(True)
@@ -80,9 +81,8 @@ class BoundNet(Net):
 
     def _own_statistics(self, own: bool) -> None:
         """Let batch norms update their running statistics in place: nothing else refers to them."""
-        for module in self.networks.train.modules():
-            if isinstance(module, BatchNorm):
-                module.in_place = own
+        for module in self._norms:
+            module.in_place = own
 
     def begin(self, key: keys.Key, real: tuple[Tensor, ...] = ()) -> None:
         """Start a step: forget the outputs and calls of the last one."""
@@ -151,6 +151,8 @@ class BoundNet(Net):
         return self.read_buffers()
 
     def read_buffers(self) -> dict[str, Tensor]:
+        if not self.networks.buffer_names:  # saves a walk over all modules
+            return {}
         current = dict(self.networks.train.named_buffers())
         return {name: current[name] for name in self.networks.buffer_names}
 

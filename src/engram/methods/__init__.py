@@ -11,6 +11,7 @@ from engram.methods.adam_nscl import AdamNSCL
 from engram.methods.agem import AGEM
 from engram.methods.bic import BiC
 from engram.methods.cbrs import CBRS
+from engram.methods.clser import CLSER
 from engram.methods.derpp import DERpp
 from engram.methods.dgr import DGR
 from engram.methods.er import ER
@@ -33,21 +34,26 @@ from engram.methods.lgr import LGR
 from engram.methods.lucir import LUCIR
 from engram.methods.lwf import LwF
 from engram.methods.mas import MAS
+from engram.methods.mir import MIR
 from engram.methods.naive_rehearsal import NaiveRehearsal
 from engram.methods.online_ewc import OnlineEWC
 from engram.methods.packnet import PackNet
+from engram.methods.pcr import PCR
 from engram.methods.pnn import PNN
 from engram.methods.replay import Replay
 from engram.methods.rwalk import RWalk
+from engram.methods.scr import SCR
 from engram.methods.si import SI
 from engram.methods.slda import SLDA
 from engram.methods.ssil import SSIL
 from engram.methods.supsup import SupSup
 from engram.methods.twp import TWP
+from engram.methods.wa import WA
 
 __all__ = [
     "AGEM",
     "CBRS",
+    "CLSER",
     "DGR",
     "ER",
     "ERACE",
@@ -59,11 +65,15 @@ __all__ = [
     "LGR",
     "LUCIR",
     "MAS",
+    "MIR",
+    "PCR",
     "PNN",
+    "SCR",
     "SI",
     "SLDA",
     "SSIL",
     "TWP",
+    "WA",
     "AdamNSCL",
     "BiC",
     "DERpp",

@@ -11,6 +11,7 @@ from engram.errors import check_float
 from engram.learner.learner import RunLearner
 from engram.methods.layer_inputs import hold_other_parameters, input_moments, project_rows
 from engram.methods.method import Method, State, Update
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 PART = "net.backbone"
@@ -63,7 +64,7 @@ class AdamNSCL(Method):
     Wang et al. 2021, CVPR.
     """
 
-    scale: float = 10.0
+    scale: PerRun = 10.0
 
     def __post_init__(self) -> None:
         check_float("scale", self.scale, 1.0)

@@ -14,7 +14,7 @@ from engram.experiments.build_methods import forbid_user_code
 from engram.io import read_yaml_file
 from engram.records import RunDirectory, read
 from engram.reproduce.table_registry import find_table
-from engram.streams import SCENARIOS
+from engram.streams import find_scenario
 
 Plain = Mapping[str, Any]
 
@@ -209,7 +209,7 @@ def _flatten(content: Plain) -> dict[str, Any]:
         clean = {k: v for k, v in stream.items() if k != "head"}
         with forbid_user_code("reading runs no code"):  # such a recipe is compared as it is
             whole = Recipe.of({**whole, "stream": clean}).plain()
-        scenario = SCENARIOS[whole["stream"]["kind"]]
+        scenario = find_scenario(whole["stream"]["kind"])
         whole["stream"] = {**(scenario.__kwdefaults__ or {}), **whole["stream"]}
     except EngramError:
         pass  # of a stream made in Python: compared as it is

@@ -5,6 +5,11 @@ with `stream` (`Stream`, `Task`), then `incremental_streams.class_incremental`, 
 scenario; `access_guard` enforces what a method may read.
 """
 
+from collections.abc import Callable
+from inspect import isfunction, signature
+
+from engram.errors import bad, check_choice
+from engram.plugins import load_user_object
 from engram.streams.access_guard import Ledger, MethodView
 from engram.streams.balanced_streams import balance
 from engram.streams.blurry_streams import blurry, new_instances, online
@@ -12,7 +17,7 @@ from engram.streams.domain_streams import domain_incremental, permuted, rotated
 from engram.streams.hierarchical_streams import hierarchical, hierarchical_data, iirc
 from engram.streams.incremental_streams import class_incremental, joint, task_incremental
 from engram.streams.novelty_sequences import eight_task, tinyimagenet_seq
-from engram.streams.stream import Stream, Task, View
+from engram.streams.stream import Stream, Task, View, scenario
 from engram.streams.task_orders import (
     all_task_orders,
     class_order,
@@ -30,6 +35,23 @@ SCENARIOS = {
         hierarchical, iirc, tinyimagenet_seq, eight_task, blurry, new_instances, joint,
     )
 }  # fmt: skip
+
+
+def find_scenario(kind: str) -> Callable[..., Stream]:
+    """Return a scenario by its name, or a function of the user's, ``module:function``.
+
+    Examples
+    --------
+    >>> find_scenario("rotated") is rotated
+    True
+    """
+    if not isinstance(kind, str) or ":" not in kind:
+        return SCENARIOS[check_choice("stream.kind", kind, SCENARIOS)]
+    found = load_user_object(kind, what="stream.kind")
+    if not isfunction(found) or not signature(found).parameters:
+        raise bad("stream.kind", "a function (data, ...) that returns a Stream", found)
+    return scenario(found, kind)
+
 
 # Required options of scenarios, with an example value.
 NEEDED: dict[str, dict[str, str]] = {
@@ -55,6 +77,7 @@ __all__ = [
     "class_order",
     "domain_incremental",
     "eight_task",
+    "find_scenario",
     "make_search_stream",
     "make_tuning_data",
     "hierarchical",

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from engram import keys
 from engram.data.image_copies import rotation_grid
 from engram.errors import bad, check_choice, check_float, check_int
+from engram.plugins import load_user_object
 
 
 class View(Protocol):
@@ -165,11 +166,18 @@ def restage(view: View | None, stages: Sequence[int], tasks: int) -> View | None
 
 
 def view_from_description(description: Mapping[str, Any]) -> View | None:
-    """Make the view with this description; None for an empty one."""
+    """Make the view with this description; None for an empty one.
+
+    The kind of a user's view is its class, ``module:Class``, which takes the other values.
+    """
     if not description:
         return None
-    kind = check_choice("view", str(description.get("kind")), ("permuted", "restaged", "rotated"))
+    kind = str(description.get("kind"))
     options = {name: value for name, value in description.items() if name != "kind"}
+    if ":" in kind:
+        own: View = load_user_object(kind, what="view")(**options)
+        return own
+    check_choice("view", kind, ("permuted", "restaged", "rotated"))
     if kind == "permuted":
         return Permuted(**options)
     if kind == "rotated":

@@ -49,8 +49,10 @@ class Origin:
         return replace(self, options={**self.options, **options})
 
 
-def scenario(make: Callable[P, Stream]) -> Callable[P, Stream]:
+def scenario(make: Callable[P, Stream], kind: str = "") -> Callable[P, Stream]:
     """Decorate a function from data to a stream so that the stream records its origin.
+
+    `kind` is the name by which it is found; by default that of the function.
 
     Examples
     --------
@@ -70,7 +72,9 @@ def scenario(make: Callable[P, Stream]) -> Callable[P, Stream]:
             raise bad(given.name, expected, args[0])
         stream = make(*args, **options)
         whole = {**defaults, **signature.bind(*args, **options).arguments}
-        return with_origin(stream, _origin(make.__name__, whole, whole.pop(given.name)))
+        if not isinstance(stream, Stream):
+            raise bad(f"stream.kind: {kind or make.__name__}", "a Stream to be returned", stream)
+        return with_origin(stream, _origin(kind or make.__name__, whole, whole.pop(given.name)))
 
     setattr(made, "__kwdefaults__", defaults)  # noqa: B010 - defaults of options, for introspection
     return made

@@ -285,10 +285,10 @@ class LockstepTrainer(TrainingStep):
 
         `lr` [R, S] are the rates of these steps.
         """
-        now = live[:, start:stop]
         same = np.all(lr == lr[0]) and np.all(self._optimizer_steps == self._optimizer_steps[0])
-        self._choose(bool(now.all()), bool(same))
-        self._optimizer_steps += now.sum(1)
+        # of all loaded steps: where a checkpoint cuts them must not decide how they are rounded
+        self._choose(bool(live.all()), bool(same))
+        self._optimizer_steps += live[:, start:stop].sum(1)
         self.tensors.number.fill_(start)  # type: ignore[union-attr]
         for number in range(start, stop):
             self._set_rates(lr[:, number - start])
@@ -462,15 +462,18 @@ class MappedVerbs:
     def _loss_of_one(
         self, weights: Tensor, beside: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
         weight: Any = (), answers: tuple[Any, ...] = (), names: tuple[str, ...] = (),
-        remembers: bool | None = None,
+        remembers: bool | None = None, own: bool = True,
     ) -> tuple[Tensor, Any]:  # fmt: skip
-        """Compute the loss of one run, or some of its terms, times a weight; and other outputs."""
+        """Compute the loss of one run, or some of its terms, times a weight; and other outputs.
+
+        `own`: the weights of the rows are those that the step has drawn.
+        """
         method = replace_values(self.method, hyper)
         net = FunctionalNet(
             self.networks, weights, buffers, key=batch.key,
             penalty=weights.detach() if isinstance(beside, tuple) else beside,
             partial=None if self.moving.is_everything else (self.moving, beside),
-            real=() if self.padded else batch.row_weights,
+            real=batch.row_weights if own and not self.padded else (),
         )  # fmt: skip
         net.phase = self.phase
         net.teacher_cache = TeacherCache(batch.x, state, answers) if self.stays else None
@@ -498,7 +501,9 @@ class MappedVerbs:
         def of(which: Batch, names: tuple[str, ...], at: Tensor | None) -> Tensor:
             remembers = self.remembers and which is batch
             weights = vector if at is None else at
-            rest = (own["buffers"], state, which, hyper, scale, (), names, remembers)
+            # row weights of a batch that the method makes may be 0
+            drawn = any(which.w is w for w in batch.row_weights)
+            rest = (own["buffers"], state, which, hyper, scale, (), names, remembers, drawn)
             apart = self.touches is not False
             found = self._gradient_function(apart)(weights, weights if apart else (), *rest)
             data, (terms, after, remembered, *_) = found

@@ -207,12 +207,16 @@ class SingleTrainer(TrainingStep):
             raise
 
     def _differentiate(
-        self, batch: Batch, *names: str, remembers: bool = True, weight: Tensor | None = None
-    ) -> Gradients:
-        """Compute the gradient of the loss, or of some of its terms; times a `weight`."""
+        self, batch: Batch, *names: str, remembers: bool = True, own: bool = True,
+        weight: Tensor | None = None,
+    ) -> Gradients:  # fmt: skip
+        """Compute the gradient of the loss, or of some of its terms; times a `weight`.
+
+        `own`: the weights of the rows are those that the step has drawn.
+        """
         net, state = self.net, self.tensors.state
         net.phase = self.phase
-        net.begin(batch.key, self._weights_without_zeros(batch))
+        net.begin(batch.key, self._weights_without_zeros(batch) if own else ())
         with torch.enable_grad(), self._precision():
             terms = check_loss_terms(self.method, self.method.loss(net, batch, state))
             total: Tensor = sum(  # type: ignore[assignment]
@@ -244,14 +248,14 @@ class SingleTrainer(TrainingStep):
         return Gradients(flat, [], data, terms, values=values)
 
     def _differentiate_in_parts(
-        self, batch: Batch, *names: str, remembers: bool = True
+        self, batch: Batch, *names: str, remembers: bool = True, own: bool = True
     ) -> Gradients:
         """Do the same for parts of the batch, one after the other, and add up."""
 
         def compute(part: Batch, weight: Tensor) -> LossGradient:
-            one = self._differentiate(part, *names, remembers=remembers, weight=weight)
-            own = {"flat": one.flat, "data": one.data, "parts": tuple(one.parts)}
-            present = {name: value for name, value in own.items() if value is not None}
+            one = self._differentiate(part, *names, remembers=remembers, own=own, weight=weight)
+            found = {"flat": one.flat, "data": one.data, "parts": tuple(one.parts)}
+            present = {name: value for name, value in found.items() if value is not None}
             return present, one.terms, one.values
 
         training, scale = self.training, self.tensors.opt.get("scale")
@@ -270,6 +274,7 @@ class SingleTrainer(TrainingStep):
         """Compute the update direction by the method's `gradient`."""
         t, layout = self.tensors, self.learner.networks.layout
         own: list[Gradients] = []  # of the current batch
+        drawn = batch.row_weights  # those of a batch that the method makes may be 0
         kept: dict[str, Tensor] = {}
         compute = self._loss_gradient()
 
@@ -277,7 +282,8 @@ class SingleTrainer(TrainingStep):
             # only the first gradient of the batch is logged
             first = which is batch and not own
             with self.net.use_vector(at), self._keep_statistics(at is not None):
-                found = compute(which, *names, remembers=first)
+                known = any(which.w is w for w in drawn)
+                found = compute(which, *names, remembers=first, own=known)
             if first:
                 own.append(found)
             return found.flat  # type: ignore[return-value]
