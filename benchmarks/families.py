@@ -23,9 +23,9 @@ from torch import nn
 
 import engram
 from engram.memory import Memory
-from engram.methods import CLSER, ER, MIR, PCR, SCR, WA, Finetune
+from engram.methods import CLSER, ER, GPM, HAT, MIR, PCR, SCR, WA, Finetune, SupSup
 from engram.methods.method import Method
-from tests.plain import growing, loop, rehearsal, reservoirs
+from tests.plain import growing, loop, masks, projections, rehearsal, reservoirs
 from tests.plain.images import Images
 
 FILE = Path(__file__).with_suffix(".csv")
@@ -46,6 +46,9 @@ RESERVOIR = Memory(total=500, policy="reservoir")
 PAIRS = {
     "Finetune": Pair(Finetune(), loop.Finetune, {}),
     "ER": Pair(ER(memory=Memory(total=500)), rehearsal.ER, {"total": 500}),
+    "GPM": Pair(GPM(), projections.GPM, {}, multi=True),
+    "HAT": Pair(HAT(), masks.HAT, {}, multi=True),
+    "SupSup": Pair(SupSup(), masks.SupSup, {}, multi=True),
     "MIR": Pair(MIR(memory=RESERVOIR), reservoirs.MIR, {"total": 500}),
     "CLSER": Pair(
         CLSER(

@@ -149,6 +149,8 @@ Case = dict[str, Any]
 def _cases() -> Iterator[tuple[str, Case]]:
     for name in methods.__all__:
         on = {"stream": "graphs", "model": GCN} if name in GRAPHS else {}
+        if getattr(methods, name).task_identity == "required":
+            on = {"stream": "multi"}
         yield f"{name} alone", {"method": method(name), **on}
         yield f"{name} lockstep", {"method": method(name), "seeds": 2, "together": True, **on}
     for name in ("Finetune", "ER", "IncrementalJoint", "ERInfinite", "AGEM", "EWC", "MAS", "SI"):

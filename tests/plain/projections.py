@@ -1,14 +1,14 @@
-"""Methods that bend the gradient away from harm: A-GEM and GEM."""
+"""Methods that bend the gradient away from harm: A-GEM, GEM and GPM."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from scipy.optimize import nnls
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.plain.images import Images
-from tests.plain.loop import Settings
+from tests.plain.loop import Finetune, Settings
 from tests.plain.rehearsal import Rehearsal
 
 
@@ -89,3 +89,48 @@ class GEM(Projecting):
         rows = self.own_rows()
         count = int(np.ceil(self.fraction * len(rows)))
         self.kept[self.task] = rows[torch.randperm(len(rows))[:count]]
+
+
+class GPM(Finetune):
+    """What the optimiser does to a layer, without the directions of its inputs in earlier tasks."""
+
+    def __init__(
+        self, images: Images, multi: bool, seed: int, settings: Settings, *,
+        threshold: float = 0.97, increase: float = 0.003, samples: int = 300,
+    ) -> None:  # fmt: skip
+        super().__init__(images, multi, seed, settings)
+        self.threshold, self.increase, self.samples = threshold, increase, samples
+        self.layers = [one for one in self.net.trunk if isinstance(one, nn.Linear)]
+        self.bases = [torch.zeros(one.in_features + 1, 0) for one in self.layers]
+        self.projectors: list[Tensor] = []
+
+    @torch.no_grad()
+    def backward(self, rows: Tensor) -> None:
+        with torch.enable_grad():
+            super().backward(rows)
+        self.before = [(one.weight.clone(), one.bias.clone()) for one in self.layers]
+
+    @torch.no_grad()
+    def stepped(self) -> None:
+        for one, old, free in zip(self.layers, self.before, self.projectors, strict=False):
+            change = torch.cat([one.weight - old[0], (one.bias - old[1])[:, None]], 1) @ free
+            one.weight.copy_(old[0] + change[:, :-1])
+            one.bias.copy_(old[1] + change[:, -1])
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        own = self.own_rows()
+        x = self.images.x[own[torch.randperm(len(own))[: self.samples]]]
+        share, place = self.threshold + self.increase * self.task, 0
+        for one in self.net.trunk:
+            if isinstance(one, nn.Linear):
+                given = torch.cat([x, torch.ones(len(x), 1)], 1).T.double()
+                base = self.bases[place].double()
+                u, s, _ = torch.linalg.svd(given - base @ (base.T @ given), full_matrices=False)
+                held = given.square().sum() - s.square().sum()
+                count = int((held + s.square().cumsum(0) < share * given.square().sum()).sum())
+                count = 0 if held >= share * given.square().sum() else count + 1
+                self.bases[place] = torch.cat([base, u[:, :count]], 1).float()
+                place += 1
+            x = one(x)
+        self.projectors = [torch.eye(len(base)) - base @ base.T for base in self.bases]

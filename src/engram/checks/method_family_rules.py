@@ -113,21 +113,30 @@ def check_old_networks_are_in_eval_mode(method: Method) -> None:
     """Networks with older weights (teachers) never run in training mode."""
     at = enter_task(shrink_settings(method), model="normed")
     learner, batch = at.learners[0], next(at.own_batches())
-    moved, passes = _nudge(learner.vector), []  # a teacher still has the weights before
-    mine = {k: v.clone() for k, v in learner.networks.layout(moved).items()}
-
-    def watch(module: nn.Module, _args: Any) -> None:
-        own = dict(module.named_parameters())
-        passes.append(all(torch.equal(own[k], v) for k, v in mine.items()))
-
-    hook = learner.networks.train.register_forward_pre_hook(watch)
     kept = {k: v.clone() for k, v in learner.buffers.items()}
-    try:
-        with torch.no_grad():
-            at.method.loss(at.net(batch, vector=moved), batch, learner.state)
-    finally:
-        hook.remove()
-    require(all(passes), "a network with old weights runs in training mode: use net.frozen")
+
+    def training_passes(vector: Tensor) -> list[Tensor]:
+        """Return the weights of every pass in training mode."""
+        passes = []
+
+        def watch(module: nn.Module, _args: Any) -> None:
+            own = dict(module.named_parameters())
+            passes.append(learner.networks.layout.flatten(own[k] for k in shapes).clone())
+
+        shapes = learner.networks.layout.shapes
+        hook = learner.networks.train.register_forward_pre_hook(watch)
+        try:
+            with torch.no_grad():
+                at.method.loss(at.net(batch, vector=vector), batch, learner.state)
+        finally:
+            hook.remove()
+        return passes
+
+    # a teacher has the weights before, wherever those in training are now
+    moved = _nudge(learner.vector)
+    pairs = zip(training_passes(moved), training_passes(_nudge(moved)), strict=True)
+    still = any(torch.equal(one, other) for one, other in pairs)
+    require(not still, "a network with old weights runs in training mode: use net.frozen")
     still = all(torch.equal(v, learner.buffers[k]) for k, v in kept.items())
     require(still, "loss writes into the run's running statistics")
 

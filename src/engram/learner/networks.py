@@ -172,8 +172,10 @@ class Net:
         """
         raise NotImplementedError
 
-    def given(self, vector: Tensor, *, moves_statistics: bool = False) -> Net:
+    def given(self, vector: Tensor | Views, *, moves_statistics: bool = False) -> Net:
         """Return the networks with other weights [P], which their outputs can be differentiated by.
+
+        Weights by name, as in `params`, save the way over a vector.
 
         It is a `Net` like this one: call it, its parts or its `task`. It draws noise of its own and
         leaves running statistics alone, unless it trains in place of this one and so moves them. In
@@ -336,7 +338,7 @@ class FunctionalNet(Net):
     def __init__(
         self,
         networks: Networks,
-        vector: Tensor,
+        vector: Tensor | Views,
         buffers: Mapping[str, Tensor],
         *,
         penalty: Tensor | None = None,
@@ -355,25 +357,29 @@ class FunctionalNet(Net):
         super().__init__(networks, key, real)
         self._lend, self._moved = lend, moved
         self.buffers = dict(buffers)
-        self._penalty = vector if penalty is None else penalty
-        if partial is None:
+        self._partial, self._penalty = partial, penalty
+        self._part = None if isinstance(vector, Views) else vector
+        if isinstance(vector, Views):
+            self._params = vector
+        elif partial is None:
             self._params = networks.layout(vector)
         else:
             self._params = partial[0].views(partial[1], vector)
-        self._partial, self._part = partial, vector
         self._in_training = training
         self.touched = False  # whether the loss read `vector`, for a penalty
 
     @property
     def vector(self) -> Tensor:
         self.touched = True
-        if self._partial is not None:  # made on demand: few losses need it
-            trainable, whole = self._partial
-            return trainable.fill_in(whole, self._part)
-        return self._penalty
+        # with partial weights, made on demand: few losses need it
+        whole = self._partial is not None or self._penalty is None
+        return self.weights if whole else self._penalty  # type: ignore[return-value]
 
     @property
     def weights(self) -> Tensor:
+        if self._part is None:
+            layout = self.networks.layout
+            return layout.flatten(self._params[name] for name in layout.shapes)
         if self._partial is None:
             return self._part
         trainable, whole = self._partial
@@ -433,7 +439,7 @@ class AnsweringNet(Net):
     def params(self) -> Views:
         return self._net.params
 
-    def given(self, vector: Tensor, *, moves_statistics: bool = False) -> Net:
+    def given(self, vector: Tensor | Views, *, moves_statistics: bool = False) -> Net:
         return self._net.given(vector, moves_statistics=moves_statistics)
 
     def statistics(self) -> dict[str, Tensor]:

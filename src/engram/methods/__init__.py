@@ -22,7 +22,9 @@ from engram.methods.ewcpp import EWCpp
 from engram.methods.finetune import Finetune
 from engram.methods.gdumb import GDumb
 from engram.methods.gem import GEM
+from engram.methods.gpm import GPM
 from engram.methods.gss import GSS
+from engram.methods.hat import HAT
 from engram.methods.icarl import ICaRL
 from engram.methods.incremental_joint import IncrementalJoint
 from engram.methods.join import Join
@@ -44,6 +46,7 @@ from engram.methods.scr import SCR
 from engram.methods.si import SI
 from engram.methods.slda import SLDA
 from engram.methods.ssil import SSIL
+from engram.methods.supsup import SupSup
 from engram.methods.twp import TWP
 from engram.methods.wa import WA
 
@@ -56,7 +59,9 @@ __all__ = [
     "ERACE",
     "EWC",
     "GEM",
+    "GPM",
     "GSS",
+    "HAT",
     "LGR",
     "LUCIR",
     "MAS",
@@ -87,4 +92,5 @@ __all__ = [
     "PackNet",
     "RWalk",
     "Replay",
+    "SupSup",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engram.errors import check_float
 from engram.learner.learner import RunLearner
-from engram.methods.layer_inputs import find_layers, input_moments
+from engram.methods.layer_inputs import hold_other_parameters, input_moments, project_rows
 from engram.methods.method import Method, State, Update
 from engram.per_run import PerRun
 from engram.streams.stream import Task
@@ -33,20 +33,6 @@ def null_space(moment: Tensor, scale: float) -> Tensor:
     basis = vectors * (values <= scale * least)
     projector: Tensor = basis @ basis.mT
     return projector
-
-
-def project_rows(change: dict[str, Tensor], projectors: dict[str, Tensor]) -> None:
-    """Project the change of every layer's weights, and of its bias with them, in place."""
-    for name, projector in projectors.items():
-        weight, bias = change[f"{name}.weight"], change.get(f"{name}.bias")
-        rows = weight.flatten(1)
-        if bias is not None:
-            rows = torch.cat([rows, bias[:, None]], 1)
-        found = rows @ projector
-        if bias is not None:
-            bias.copy_(found[:, -1])
-            found = found[:, :-1]
-        weight.copy_(found.view_as(weight))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +70,7 @@ class AdamNSCL(Method):
         check_float("scale", self.scale, 1.0)
 
     def start(self, learner: RunLearner, task: Task) -> None:
-        layers = find_layers(learner.networks.eval.get_submodule(PART))
-        if not learner.stage:
-            return
-        free = learner.layout(learner.free)
-        for name, entries in free.items():
-            layer = name.removeprefix(f"{PART}.").rpartition(".")[0]
-            if name.startswith(PART) and layer not in layers:
-                entries.fill_(False)
+        hold_other_parameters(learner, PART)
 
     def step(self, update: Update, state: State) -> State | tuple[Tensor, State]:
         if "projectors" not in state:

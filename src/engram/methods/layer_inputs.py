@@ -1,10 +1,11 @@
-"""What linear and convolutional layers are given: second moments of their inputs."""
+"""What linear and convolutional layers are given, and changes of their weights along it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -72,3 +73,32 @@ def input_moments(learner: RunLearner, rows: Tensor, part: str) -> dict[str, Ten
         for hook in hooks:
             hook.remove()
     return sums
+
+
+def hold_other_parameters(learner: RunLearner, part: str) -> None:
+    """From the second task on, let only the layers of a part move, and what lies outside of it.
+
+    Raises in the first task if the part has a layer whose inputs cannot be found.
+    """
+    layers = find_layers(learner.networks.eval.get_submodule(part))
+    if not learner.stage:
+        return
+    free = learner.layout(learner.free)
+    for name, entries in free.items():
+        layer = name.removeprefix(f"{part}.").rpartition(".")[0]
+        if name.startswith(f"{part}.") and layer not in layers:
+            entries.fill_(False)
+
+
+def project_rows(change: dict[str, Tensor], projectors: dict[str, Tensor]) -> None:
+    """Project the change of every layer's weights, and of its bias with them, in place."""
+    for name, projector in projectors.items():
+        weight, bias = change[f"{name}.weight"], change.get(f"{name}.bias")
+        rows = weight.flatten(1)
+        if bias is not None:
+            rows = torch.cat([rows, bias[:, None]], 1)
+        found = rows @ projector
+        if bias is not None:
+            bias.copy_(found[:, -1])
+            found = found[:, :-1]
+        weight.copy_(found.view_as(weight))
