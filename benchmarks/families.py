@@ -23,9 +23,9 @@ from torch import nn
 
 import engram
 from engram.memory import Memory
-from engram.methods import CLSER, ER, MIR, PCR, Finetune
+from engram.methods import CLSER, ER, MIR, PCR, SCR, WA, Finetune
 from engram.methods.method import Method
-from tests.plain import loop, rehearsal, reservoirs
+from tests.plain import growing, loop, rehearsal, reservoirs
 from tests.plain.images import Images
 
 FILE = Path(__file__).with_suffix(".csv")
@@ -47,8 +47,21 @@ PAIRS = {
     "Finetune": Pair(Finetune(), loop.Finetune, {}),
     "ER": Pair(ER(memory=Memory(total=500)), rehearsal.ER, {"total": 500}),
     "MIR": Pair(MIR(memory=RESERVOIR), reservoirs.MIR, {"total": 500}),
-    "CLSER": Pair(CLSER(memory=RESERVOIR), reservoirs.CLSER, {"total": 500}),
+    "CLSER": Pair(
+        CLSER(
+            strength=2.0,
+            plastic_rate=1.0,
+            stable_rate=0.9,
+            plastic_decay=0.99,
+            stable_decay=0.99,
+            memory=RESERVOIR,
+        ),
+        reservoirs.CLSER,
+        {"total": 500},
+    ),
     "PCR": Pair(PCR(memory=RESERVOIR), reservoirs.PCR, {"total": 500}),
+    "WA": Pair(WA(), growing.WA, {"total": 500}),
+    "SCR": Pair(SCR(views=("resized_crop",), memory=RESERVOIR), reservoirs.SCR, {"total": 500}),
 }
 
 

@@ -41,7 +41,7 @@ VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember"
 # in none of the benchmarks
 OUTSIDE = {
     "AdamNSCL", "BiC", "CBRS", "CLSER", "DERpp", "ERACE", "GDumb", "GSS", "Join", "MIR", "PCR",
-    "PNN", "PackNet", "SLDA",
+    "PNN", "PackNet", "SCR", "SLDA", "WA",
 }  # fmt: skip
 NO_NAME = "no such name"
 

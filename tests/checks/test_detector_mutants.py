@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engram import novelty
+from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
 from engram.metrics.detection import auroc
 from engram.novelty import mahalanobis
@@ -156,9 +157,9 @@ def same_as_recorded() -> None:
 def test_batch_norm_in_training_mode(monkeypatch):
     same_as_recorded()
     monkeypatch.setattr(
-        views,
-        "FunctionalNet",
-        lambda *args, training: FunctionalNet(*args, training=True),
+        RunLearner,
+        "net",
+        lambda self: FunctionalNet(self.networks, self.vector, self.buffers, training=True),
     )
     killed(same_as_recorded)
 

@@ -185,8 +185,8 @@ RETURNS = {
         method(start=counting, step=lambda self, update, state: {}), "the keys",
     ),
     "classes": (
-        method(answer=lambda self, net, x, *_: net(x)._replace(logits=net(x).logits[:, 0])),
-        "[rows, classes]",
+        method(answer=lambda self, net, x, state, stage: net(x)._replace(
+            logits=net(x).logits.argmax(-1))), "[rows, classes]",
     ),
     "direction": (
         method(gradient=lambda self, grad, batch, state: (grad(batch),)), "a vector [P]",

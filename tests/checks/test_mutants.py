@@ -26,6 +26,8 @@ from engram.engine import checkpoints as checkpoint
 from engram.engine import evaluation, host_verbs, loop
 from engram.engine.engine import SharedPrefixes
 from engram.engine.optim import Optimizer
+from engram.engine.trainers import lockstep, step
+from engram.engine.trainers.step import TrainingStep
 from engram.learner import gradients
 from engram.learner import learner as learners
 from engram.learner.bound_module import BoundNet
@@ -34,7 +36,7 @@ from engram.learner.networks import FunctionalNet, Net
 from engram.learner.parameter_layout import Networks
 from engram.losses import mean
 from engram.memory import Memory, budget, ranking_policies
-from engram.methods import AGEM, DGR, ER, EWC, LGR, PNN, SI, ICaRL, LwF, PackNet
+from engram.methods import AGEM, CBRS, DGR, ER, EWC, GSS, LGR, PNN, SI, ICaRL, LwF, PackNet
 from engram.methods.method import Method, ReplaySpec
 from engram.methods.quadratic_penalty import quadratic_penalty
 from engram.models import layers
@@ -279,6 +281,56 @@ class TestMemory:
         assert "never ids" in killed(policy_rules.check_policy_ignores_class_ids, "random")
 
 
+class TestAdmission:
+    """Memories that a method fills row by row."""
+
+    check = staticmethod(equality_rules.check_lockstep_is_the_loop)
+
+    def test_more_slots_than_the_budget_allows(self, monkeypatch):
+        check, original = leakage_rules.check_memory_within_budget, loop.build_sampler
+        healthy(check, CBRS())
+
+        def generous(*args: Any, **options: Any) -> Any:
+            made = original(*args, **options)
+            made.admits *= 2
+            return made
+
+        monkeypatch.setattr(loop, "build_sampler", generous)
+        assert "exemplars" in killed(check, CBRS())
+
+    def test_padding_is_offered(self, monkeypatch):
+        mine, original = CBRS(memory=Memory(total=12, policy="admit")), lockstep.admit_rows
+        healthy(self.check, mine)
+
+        def blind(*args: Any) -> Any:
+            *before, rows, passes, values, key, state = args
+            return original(*before, rows, passes | (rows.w == 0), values, key, state)
+
+        monkeypatch.setattr(lockstep, "admit_rows", blind)
+        assert "lockstep" in killed(self.check, mine)
+
+    def test_values_of_the_next_row(self, monkeypatch):
+        mine, original = GSS(memory=Memory(total=12, policy="admit")), lockstep.admit_rows
+        healthy(self.check, mine)
+
+        def shifted(*args: Any) -> Any:
+            *before, values, key, state = args
+            others = {name: value.roll(1, 0) for name, value in values.items()}
+            return original(*before, others, key, state)
+
+        monkeypatch.setattr(lockstep, "admit_rows", shifted)
+        assert "lockstep" in killed(self.check, mine)
+
+    def test_values_written_behind_another_row(self, monkeypatch):
+        mine, original = GSS(memory=Memory(total=12, policy="admit")), step.write_slots_
+
+        def shifted(table: Tensor, into: Tensor, values: Tensor) -> None:
+            original(table, into.roll(into.ndim - 1, -1), values)  # in lockstep alone
+
+        monkeypatch.setattr(step, "write_slots_", shifted)
+        assert "lockstep" in killed(self.check, mine)
+
+
 class TestTasks:
     """What knows the task of a row, or comes before its task, and must not."""
 
@@ -516,6 +568,21 @@ class TestEngine:
         healthy(check, ER())
         monkeypatch.setattr(Optimizer, "moves_without_gradient", lambda self, reset: False)
         assert "not opened yet" in killed(check, ER())
+
+    def test_a_step_moves_entries_that_are_frozen(self, monkeypatch):
+        @dataclass(frozen=True, kw_only=True)
+        class Shrinks(Method):
+            def step(self, update, state):
+                return 0.99 * update.after, state
+
+        check = learning_rules.check_unopened_columns_stand_still
+        healthy(check, Shrinks())
+
+        def all_of_them(self: TrainingStep, moved: Tensor | None, alive: Tensor | None) -> None:
+            self.tensors.vector.copy_(moved)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(TrainingStep, "_move", all_of_them)
+        assert "not opened yet" in killed(check, Shrinks())
 
     def test_batch_norm_counts_padding(self, monkeypatch):
         check = equality_rules.check_lockstep_with_batch_norm

@@ -17,7 +17,8 @@ from safetensors import safe_open
 import engram
 from engram import keys, methods
 from engram.checks import toy_runs
-from engram.engine.checkpoints import ResumePoint, StepSlices
+from engram.engine.checkpoints import ResumePoint, StepSlices, load_state_dict, state_dict
+from engram.engine.engine import Engine
 from engram.experiments import Callback, Recipe
 from engram.experiments.checkpointing import StepSaver
 from engram.experiments.order_study import orders
@@ -29,9 +30,11 @@ from tests.probes import test_probes as probes
 
 METHODS = (
     "Finetune", "ER", "EWC", "SI", "RWalk", "LwF", "AGEM", "GEM", "ICaRL", "DERpp", "ERACE",
-    "GDumb", "SLDA", "LatentReplay", "Joint", "DGR", "LGR", "BiC",
+    "GDumb", "SLDA", "LatentReplay", "Joint", "DGR", "LGR", "BiC", "GSS",
 )  # fmt: skip
-CHANGED = {  # a prologue of few steps
+ROOM = Memory(total=7, policy="admit")
+CHANGED = {  # a prologue of few steps; a memory that is soon full
+    "GSS": methods.GSS(memory=ROOM, size=5),
     "LatentReplay": methods.LatentReplay(root_iterations=6),
     "LGR": methods.LGR(root_iterations=9, noise=4),
 }
@@ -169,6 +172,51 @@ def test_validation_plateau_stopping_and_best_epoch(saves, tmp_path, monkeypatch
         engram.run(stream, method="ER", out=tmp_path / "cut", **options)
     heal()
     same(whole, engram.run(stream, method="ER", out=tmp_path / "cut", **options))
+
+
+class Saves:
+    """Saves every slice, and goes on."""
+
+    every, should_stop = 9.0, False
+
+    def __init__(self):
+        self.saved = {}
+
+    def due(self):
+        return True
+
+    def save(self, places, learners, points):
+        for place, learner, point in zip(places, learners, points, strict=True):
+            tensors, facts = state_dict(learner)
+            more, where = point.packed()
+            self.saved.setdefault(place, []).append((tensors | more, {**facts, "resume": where}))
+
+
+def test_where_slices_end_does_not_matter(monkeypatch, every_slice):
+    """Runs of unequal length: in the last steps of an epoch some of them stand still."""
+    method = methods.CBRS(memory=ROOM, size=5)
+    training = replace(toy_runs.EXACT, batch_size=8, epochs=1)
+    group = toy_runs.make_runs(method, toy_runs.make_streams(), training=training)
+    saves = Saves()
+
+    def train(**options):
+        stages = Engine(group, device="cpu", together=True).stages(**options)
+        return {(one.run, one.stage): one.learner.vector.clone() for one in stages}
+
+    whole, cut = train(), train(checkpointer=saves)
+    for number in (1, 8):
+
+        def resume(place, learner, number=number):
+            tensors, facts = saves.saved[place][number]
+            load_state_dict(learner, tensors, facts)
+            learner.resume_point = ResumePoint.unpacked(tensors, facts["resume"])
+            return facts["stage"]
+
+        again = train(resume=resume)
+        assert again
+        for key, vector in again.items():
+            assert torch.equal(vector, whole[key])
+            assert torch.equal(vector, cut[key])
 
 
 def test_a_large_group_and_one_more_seed(tmp_path, monkeypatch, every_slice):

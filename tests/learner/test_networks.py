@@ -223,8 +223,8 @@ class TestChannelsLast:
                 net.begin(key)
                 total = net(x.clone()).logits.square().sum()
                 grads = net.flatten_gradients(torch.autograd.grad(total, net.parameters))
-                net.weights -= 0.01 * net.networks.layout.flatten(grads)
-            found.append((total.detach(), net.weights, net.read_buffers()))
+                net._weights.sub_(net.networks.layout.flatten(grads), alpha=0.01)
+            found.append((total.detach(), net._weights, net.read_buffers()))
         assert largest_gap(*found) < 1e-12
 
     def test_weights_of_convolutions_stand_so(self):

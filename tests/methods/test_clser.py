@@ -58,19 +58,18 @@ class CLSERTwin(ReservoirTwin):
         else:
             self.follow(self.last)  # a step has been taken
         self.last = key
-        old = rows_of(self.drawn(stage, key, 0)) if self.slots else rows[:0]
-        x, y = self.x(torch.cat([old, rows])), self.y(torch.cat([old, rows]))
-        # the pass that trains comes first: teachers have the statistics after it
-        logits = self.net(x, stage + 1)
-        total = F.cross_entropy(logits, y)
-        if len(old):
-            said = {name: self.teach(name, x[: len(old)], stage) for name in self.means}
-            sure = {
-                name: one.softmax(1).gather(1, y[: len(old), None]) for name, one in said.items()
-            }
-            better = sure["stable"] > sure["plastic"]
-            wanted = torch.where(better, said["stable"], said["plastic"])
-            total = total + 0.5 * F.mse_loss(logits[: len(old)], wanted)
+        logits, y = self.net(self.x(rows), stage + 1), self.y(rows)
+        if not self.slots:
+            return F.cross_entropy(logits, y), torch.zeros(len(rows))
+        old = rows_of(self.drawn(stage, key, 0))
+        x, labels = self.x(old), self.y(old)
+        # passes that train come first: teachers have the statistics after them
+        own = self.net(x, stage + 1)
+        said = {name: self.teach(name, x, stage) for name in self.means}
+        sure = {name: one.softmax(1).gather(1, labels[:, None]) for name, one in said.items()}
+        wanted = torch.where(sure["stable"] > sure["plastic"], said["stable"], said["plastic"])
+        total = F.cross_entropy(torch.cat([logits, own]), torch.cat([y, labels]))
+        total = total + 0.5 * F.mse_loss(own, wanted)
         return total, torch.zeros(len(rows))
 
 

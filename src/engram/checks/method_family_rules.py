@@ -76,7 +76,8 @@ def check_step_gets_the_plain_gradient(method: Method) -> None:
     moved = _nudge(at.learners[0].vector)
     through = _data_gradient(at, batch, moved, None)
     terms = at.method.loss(at.net(batch, vector=moved), batch, at.learners[0].state)
-    other = batch._replace(x=batch.x + 1.0)
+    memory = tuple(one._replace(x=one.x + 1.0) for one in batch.memory)
+    other = batch._replace(x=batch.x + 1.0, memory=memory)
     again = at.method.loss(at.net(other, vector=moved), other, at.learners[0].state)
     data = [name for name, term in terms.items() if not torch.equal(term, again[name])]
     if len(data) == len(terms):

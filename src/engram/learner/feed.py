@@ -312,23 +312,31 @@ def _cut_windows(x: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) ->
     return found.movedim(-1, 1)
 
 
-def resized_crop(x: Tensor, draw: Tensor, size: tuple[int, int] | None = None) -> Tensor:
+def resized_crop(
+    x: Tensor, draw: Tensor, size: tuple[int, int] | None = None, least: float = CROP_AREA[0]
+) -> Tensor:
     """Cut random parts out of images [B, C, H, W] and resize them; `draw` [B, 4] is in [0, 1).
 
-    The area is 8 to 100 percent of the image, the aspect ratio 3:4 to 4:3 (uniform on a log
+    The area is `least` to 1 times that of the image, the aspect ratio 3:4 to 4:3 (uniform on a log
     scale), clipped to the image. The default `size` is that of the images.
     """
-    area = CROP_AREA[0] + (CROP_AREA[1] - CROP_AREA[0]) * draw[:, 0]
+    area = least + (CROP_AREA[1] - least) * draw[:, 0]
     low, high = math.log(CROP_RATIOS[0]), math.log(CROP_RATIOS[1])
     ratio = (low + (high - low) * draw[:, 1]).exp() * (x.shape[-2] / x.shape[-1])
     wide, tall = ((area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1))
     across, down = ((2 * draw[:, 2] - 1) * (1 - wide), (2 * draw[:, 3] - 1) * (1 - tall))
-    zero = torch.zeros_like(wide)
-    rows = [torch.stack(row, -1) for row in ((wide, zero, across), (zero, tall, down))]
-    grid = F.affine_grid(
-        torch.stack(rows, 1), [*x.shape[:2], *(size or x.shape[2:])], align_corners=False
-    )
+    height, width = size or x.shape[2:]
+    # not by F.affine_grid, which has no rule for mapping; to the same bits
+    xs = wide[:, None] * _pixel_centres(width, x) + across[:, None]
+    ys = tall[:, None] * _pixel_centres(height, x) + down[:, None]
+    shape = len(x), height, width
+    grid = torch.stack([xs[:, None, :].expand(shape), ys[:, :, None].expand(shape)], -1)
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+
+def _pixel_centres(count: int, like: Tensor) -> Tensor:
+    """Return the positions of pixels between the edges -1 and 1 of an image."""
+    return torch.linspace(-1, 1, count, dtype=like.dtype, device=like.device) * (count - 1) / count
 
 
 # -- prefetching of rows that stay on disk ---------------------------------------------------------

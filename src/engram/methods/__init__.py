@@ -40,10 +40,12 @@ from engram.methods.pcr import PCR
 from engram.methods.pnn import PNN
 from engram.methods.replay import Replay
 from engram.methods.rwalk import RWalk
+from engram.methods.scr import SCR
 from engram.methods.si import SI
 from engram.methods.slda import SLDA
 from engram.methods.ssil import SSIL
 from engram.methods.twp import TWP
+from engram.methods.wa import WA
 
 __all__ = [
     "AGEM",
@@ -61,10 +63,12 @@ __all__ = [
     "MIR",
     "PCR",
     "PNN",
+    "SCR",
     "SI",
     "SLDA",
     "SSIL",
     "TWP",
+    "WA",
     "AdamNSCL",
     "BiC",
     "DERpp",

@@ -19,6 +19,7 @@ from engram.losses import balancing_weights, bce_rows, ce_rows, distill_rows, me
 from engram.memory import Exemplars, Memory, check_memory
 from engram.methods.icarl import soft_targets
 from engram.methods.method import ARGMAX_OR_THRESHOLD, Method, ReplaySpec, State, Terms
+from engram.methods.new_classes import need_new_classes
 from engram.models.forward_pass import Output
 from engram.per_run import PerRun
 from engram.streams.stream import Task
@@ -132,7 +133,8 @@ class BiC(Method):
 
     def start(self, learner: RunLearner, task: Task) -> None:
         if learner.stage == 0:
-            _need_new_classes(learner, strict=self.variant == "softmax")
+            strict = self.variant == "softmax"
+            need_new_classes(learner, "BiC's softmax" if strict else "BiC", strict=strict)
             self._need_room(learner)
         if self.variant == "softmax":
             self._hold_out(learner, task)
@@ -267,17 +269,6 @@ def _sigmoid_cost(
         return bce_rows(scale * logits + shift, targets, seen.expand_as(logits)).mean()
 
     return cost
-
-
-def _need_new_classes(learner: RunLearner, *, strict: bool) -> None:
-    """Raise unless every task has new classes and, if `strict`, no others."""
-    stages = torch.arange(len(learner.stream))[:, None]
-    opens = learner.stream.opening == stages  # [T, C]
-    if not bool(opens.any(-1).all()):
-        raise bad("stream", "new classes in every task, for BiC", "a task without any")
-    if strict and bool((learner.stream.visible & ~opens).any()):
-        expected = "tasks whose classes are all new, for BiC's softmax"
-        raise bad("stream", expected, "known classes in a task")
 
 
 def _need_rows(rows: Exemplars, stage: int) -> None:

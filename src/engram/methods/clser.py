@@ -92,7 +92,7 @@ class CLSER(Method):
         check_memory(self.memory)
 
     def replay(self, stage: int) -> ReplaySpec:
-        return ReplaySpec("pair", self.size, renew="step")
+        return ReplaySpec("separate", self.size, renew="step")
 
     def start(self, learner: RunLearner, task: Task) -> None:
         if not learner.state:
@@ -100,14 +100,17 @@ class CLSER(Method):
             learner.state = {"plastic": own.clone(), "stable": own.clone(), "steps": none}
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
-        logits = net(batch.x, batch.w).logits
+        (memory,) = batch.memory
+        new, own = net(batch.x, batch.w).logits, net(memory.x, memory.w).logits
         stable, plastic = (
-            self.average(net, state, name)(batch.x).logits for name in ("stable", "plastic")
+            self.average(net, state, name)(memory.x).logits for name in ("stable", "plastic")
         )
-        wanted = choose_surer(stable, plastic, batch.target, batch.seen)
-        away = squared_logit_distance(logits, wanted, batch.seen)
-        consistency = mean(away, batch.w * batch.old)
-        return {"task": net.task(batch), "consistency": self.strength * consistency}
+        wanted = choose_surer(stable, plastic, memory.target, batch.seen)
+        away = squared_logit_distance(own, wanted, batch.seen)
+        return {
+            "task": net.task(batch.join(memory), logits=torch.cat([new, own])),
+            "consistency": self.strength * mean(away, memory.w),
+        }
 
     def average(self, net: Net, state: State, name: str) -> Net:
         """Return an averaged network, which has the running statistics of the one that trains."""
@@ -118,10 +121,10 @@ class CLSER(Method):
         most = 1 - 1 / (steps + 1).to(update.after.dtype)
 
         def move(name: str, rate: PerRun, decay: PerRun) -> Tensor:
-            moved = torch.lerp(update.after, state[name], most.clamp(max=decay))
             assert update.key is not None
             due = keys.uniform(keys.fold(update.key, name)) < rate
-            return torch.where(due, moved, state[name])
+            keep = torch.where(due, most.clamp(max=decay), 1.0)
+            return torch.lerp(update.after, state[name], keep)
 
         return {
             "plastic": move("plastic", self.plastic_rate, self.plastic_decay),

@@ -84,6 +84,20 @@ def mean_distances(features: Tensor, means: Tensor, *, normalize: bool = True) -
     return (squares - 2 * features @ means.T).clamp(min=0).sqrt()
 
 
+def nearest_mean_scores(
+    features: Tensor, means: Tensor, known: Tensor, *, normalize: bool = True
+) -> Tensor:
+    """Compute scores [B, C]: how much farther than the nearest class mean each one is, below 0.
+
+    Classes that are not `known` [C] have no mean. The nearest scores 0, so that near ties are not
+    lost in half precision.
+    """
+    distance = mean_distances(features, means, normalize=normalize)
+    absent = NO_MEAN_DISTANCE if normalize else distance.amax(-1, keepdim=True) + 1
+    distance = torch.where(known, distance, absent)
+    return distance.amin(-1, keepdim=True) - distance
+
+
 @dataclass(frozen=True, kw_only=True)
 class ICaRL(Method):
     """Exemplars by herding, sigmoid distillation, and classification by the nearest class mean.
@@ -222,14 +236,10 @@ class ICaRL(Method):
         output = net(x)
         if "means" not in state:
             return output
-        known, means = state["valid"], state["means"]
-        distance = mean_distances(output.features, means, normalize=self.nme_normalize)
-        if self.nme_normalize:
-            distance = torch.where(known, distance, NO_MEAN_DISTANCE)
-        else:
-            distance = torch.where(known, distance, distance.amax(-1, keepdim=True) + 1)
-        # the nearest mean scores 0, so that near ties are not lost in half precision
-        return output._replace(logits=distance.amin(-1, keepdim=True) - distance)
+        scores = nearest_mean_scores(
+            output.features, state["means"], state["valid"], normalize=self.nme_normalize
+        )
+        return output._replace(logits=scores)
 
 
 @torch.no_grad()

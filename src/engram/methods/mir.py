@@ -18,12 +18,17 @@ from engram.methods.method import ARGMAX_OR_THRESHOLD, Gradient, Method, ReplayS
 from engram.streams.stream import Task
 
 
-def row_losses(net: Net, batch: Batch) -> Tensor:
-    """Compute the training objective [B] of each row for itself, from one forward pass."""
-    logits = net(batch.x, batch.w).logits
+def measure_harm(after: Net, before: Net, batch: Batch) -> Tensor:
+    """Compute how much higher the training objective [B] of each row alone is `after` a step."""
+    found, own = (net(batch.x, batch.w).logits for net in (after, before))
+
+    def of_one(w: Tensor) -> Tensor:
+        row = batch._replace(w=w)
+        return before.task(row, logits=found) - before.task(row, logits=own)
+
     alone = torch.eye(len(batch.w), dtype=batch.w.dtype, device=batch.w.device)
-    found: Tensor = vmap(lambda w: net.task(batch._replace(w=w), logits=logits))(alone)
-    return found
+    harm: Tensor = vmap(of_one)(alone)
+    return harm
 
 
 def find_repeats(slot: Tensor) -> Tensor:
@@ -103,10 +108,9 @@ class MIR(Method):
         """Return the candidates of a batch that a step along `found` [P] would harm most."""
         (rows,) = batch.memory
         rate = self.lr or batch.clock.lr
-        after = row_losses(grad.given(grad.vector - rate * found), rows)
-        harm = after - row_losses(grad.given(grad.vector), rows)
+        tried, now = grad.given(grad.vector - rate * found), grad.given(grad.vector)
         may = (rows.w > 0) & (rows.stage < rows.now) & ~find_repeats(rows.slot)
-        chosen = rows.select(torch.where(may, harm, -torch.inf).topk(self.size).indices)
+        harm = torch.where(may, measure_harm(tried, now, rows), -torch.inf)
+        worst = harm.topk(self.size).indices
         # with too few candidates, others fill the places and do not count
-        past = (chosen.stage < chosen.now) & ~find_repeats(chosen.slot)
-        return chosen._replace(w=chosen.w * past)
+        return rows._replace(w=rows.w * may).select(worst)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.reproduce import recorded_findings
 from engram.data import Data, load
 from engram.engine.engine import Engine
 from engram.errors import BadArgument
@@ -351,15 +350,6 @@ def test_findings_can_fail(seen):
     assert first["first_value"].item() == pytest.approx(own["first inside"], rel=1e-6)
     without = table[(table["second"] == "VAE") & (table["row"] == "FineTune")]
     assert set(without["holds"]) == {"not run"}  # no such detector was asked
-
-
-def test_recorded_findings_are_those_of_the_recorded_tables():
-    """One source: the file begins with what the tables of the same folder say."""
-    found = recorded_findings.recorded_findings("cnd")
-    text = (recorded_findings.HERE / "cnd-findings.csv").read_text(encoding="utf-8")
-    assert text.startswith(found.to_csv(index=False))
-    one = found[found["finding"].str.startswith("SSIL more accurate")].iloc[0]
-    assert (one["holds"], one["printed_holds"]) == ("no", "yes")  # findings can fail
 
 
 @pytest.mark.parametrize(

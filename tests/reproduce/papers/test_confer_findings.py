@@ -1,27 +1,20 @@
-"""Findings of ConFER: where their cells stand, what the paper's own numbers say of them, and the
-recorded form, which is made of a shipped table.
-"""
+"""Findings of ConFER: where their cells stand, and what the paper's own numbers say of them."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.reproduce.recorded_confer import (
-    FOLDER,
-    RecordedCell,
-    read_recorded,
-    tabulate_recorded,
-)
 from engram.reproduce import find_table
-from engram.reproduce.paper_table import CellEntry
-from engram.reproduce.papers.confer_paper import DATA, PAPER, ConFERFindings, list_claims
-from engram.reproduce.papers.findings import NOT_RUN, Claim
-from engram.reproduce.verdicts import bound_mean
+from engram.reproduce.papers.confer_paper import (
+    DATA,
+    PAPER,
+    ConFERFindings,
+    bound_plain_training,
+)
+from engram.reproduce.papers.findings import NOT_RUN, Moments
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,8 +22,14 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def claims():
     """All claims, of which nothing has run."""
-    nothing = CellEntry(recipes=(), measure=lambda result: np.array([math.nan]))
-    return [claim.tried(None) for claim in list_claims(PAPER, lambda cell: nothing)]
+    cells = ConFERFindings(
+        "confer", PAPER, DATA["findings"], {}, recorded=lambda cell: give_nothing
+    )
+    return [claim.tried(None) for claim in [*cells.claims, *bound_plain_training(cells)]]
+
+
+def give_nothing(result):
+    return Moments()
 
 
 def test_cells_are_found_by_their_keys():
@@ -74,36 +73,3 @@ def test_drawn_faces_stand_for_one_set():
     assert len(figure.recipes) == 43
     assert {one.stream["data"] for one in figure.recipes} == {"faces"}
     assert {names["dataset"] for names in figure.rows} == {"FER-2013"}
-
-
-# -- the recorded form -----------------------------------------------------------------------------
-def test_a_recorded_cell_has_its_mean_and_interval():
-    values = RecordedCell(0.7, 0.02, place=5).values()
-    low, high = bound_mean(values)
-    assert (values.mean(), low, high) == pytest.approx((0.7, 0.68, 0.72))
-    assert RecordedCell(0.7, math.nan, place=5).values().tolist() == [0.7]
-
-
-def test_half_widths_of_unrelated_rows_add_in_squares():
-    one, two = RecordedCell(0.7, 0.03, 4), RecordedCell(0.6, 0.04, 9)
-    sides = [
-        (name, lambda result, cell=cell: cell.values()) for name, cell in (("a", one), ("b", two))
-    ]
-    line = Claim("", "", *sides).tried(None)
-    assert line["difference"] == pytest.approx(0.1)
-    assert (line["low"], line["high"]) == pytest.approx((0.05, 0.15))
-
-
-def test_the_shipped_findings_are_those_of_the_shipped_table():
-    made = tabulate_recorded(FOLDER / "confer-fer-2013.csv")
-    shipped = pd.read_csv(FOLDER / "confer-findings.csv", keep_default_na=False, na_values=[""])
-    assert shipped["holds"].tolist() == made["holds"].tolist()
-    assert shipped["row"].tolist() == made["row"].tolist()
-    for column in ("first_value", "first_std", "low", "high"):
-        assert shipped[column].tolist() == pytest.approx(made[column].tolist(), nan_ok=True)
-    cells = read_recorded(FOLDER / "confer-fer-2013.csv")[""]
-    line = made[(made["first"] == "EWC") & (made["second"] == "NR")].iloc[0]
-    own = cells["FER-2013 Task-IL O1 without EWC", "4", "Acc"]
-    assert line["first_value"] == pytest.approx(own.mean, abs=1e-4)
-    # of three repetitions: half an interval is 4.303 standard errors
-    assert line["first_std"] == pytest.approx(own.half / 4.3027 * math.sqrt(3), abs=1e-4)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 from engram.errors import BadArgument
 from engram.reproduce import find_table, plan
@@ -14,10 +15,12 @@ from engram.reproduce.paper_table import CellEntry
 from engram.reproduce.papers.findings import (
     CellFindings,
     Claim,
+    Gap,
+    Moments,
     OrderClaim,
     TrendClaim,
     count_findings,
-    judge_difference,
+    judge_gap,
     make_findings_figure,
     tabulate_claims,
 )
@@ -63,7 +66,7 @@ def test_differences_are_taken_repetition_by_repetition():
     assert one["repetitions"] == 3
     assert one["difference"] == pytest.approx(0.15)
     assert one["first_std"] == pytest.approx(np.std([1.1, 5.2, 9.15], ddof=1))
-    low, high = judge_difference(np.array([0.1, 0.2, 0.15]))[1:]
+    low, high = judge_gap(Gap.of(np.array([0.1, 0.2, 0.15])))[1:]
     assert (one["low"], one["high"]) == pytest.approx((low, high))
 
 
@@ -100,6 +103,69 @@ def test_a_trend_is_a_line_through_the_stages_that_were_reached():
     slopes = [np.polyfit([0, 1, 2], y, 1)[0] * 2 for y in ([3, 2.5, 1], [4, 3, 2], [5, 4.1, 3])]
     assert found["difference"] == pytest.approx(np.mean(slopes))
     assert TrendClaim("", "", "x", stages([NAN], [NAN])).tried(None)["holds"] == "not run"
+
+
+# -- from recorded moments -------------------------------------------------------------------------
+def record(values):
+    known = Moments.of(np.array(values, float))
+    return lambda result: known
+
+
+def test_unrelated_rows_have_the_interval_of_welch():
+    first, second = [3.0, 3.4, 2.1, 4.0], [1.0, 2.5, 1.9]
+    found = Claim("", "", ("a", record(first)), ("b", record(second))).tried(None)
+    wanted = ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert (found["low"], found["high"]) == pytest.approx((wanted.low, wanted.high))
+    assert (found["holds"], found["repetitions"]) == ("undecided", 3)
+    assert found["first_std"] == pytest.approx(np.std(first, ddof=1))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "holds", "count"),
+    [
+        ([3, 3.1, 2.9], [1, 1.1, 0.9], "yes", 3),
+        ([1, 1.1, 0.9], [3, 3.1, 2.9], "no", 3),
+        ([3, 0.5, 1], [1], "yes", 1),  # one repetition has no deviation: the means decide
+        ([3, 0.5], [1, 1.2, 1.4], "yes", 2),
+        ([], [1, 1.2, 1.4], "not run", 0),
+    ],
+)
+def test_moments_decide_as_repetitions_do(first, second, holds, count):
+    found = Claim("", "", ("a", record(first)), ("b", record(second))).tried(None)
+    assert (found["holds"], found["repetitions"]) == (holds, count)
+
+
+def test_a_given_number_beside_moments_has_no_spread():
+    own = [3.0, 3.4, 2.1, 4.0]
+    against = Claim("", "", ("a", record(own)), ("limit", constant(2.0))).tried(None)
+    whole = Claim("", "", ("a", constant(*own)), ("limit", constant(2.0))).tried(None)
+    assert (against["holds"], against["repetitions"]) == (whole["holds"], 4)
+    bounds = ("low", "high")
+    assert [against[k] for k in bounds] == pytest.approx([whole[k] for k in bounds])
+
+
+def test_a_trend_of_moments_is_that_of_the_means():
+    values = [[3, 4, 5], [2.5, 3, 4.1], [1, 2, 3]]
+    stages = [(f"stage {k}", record(v), NAN) for k, v in enumerate(values)]
+    given = [(name, constant(*v), NAN) for (name, _, _), v in zip(stages, values, strict=True)]
+    absent = ("stage 3", record([]), NAN)
+    found = TrendClaim("", "", "x", [*stages, absent], falls=True).tried(None)
+    runs = TrendClaim("", "", "x", given, falls=True).tried(None)
+    for name in ("difference", "first_value", "second_value", "first_std", "repetitions"):
+        assert found[name] == pytest.approx(runs[name])
+    assert found["second"] == "x, stage 2"
+    # the first stage against the last: repetitions that share a level are narrower
+    wanted = ttest_ind(values[2], values[0], equal_var=False).confidence_interval(0.95)
+    assert (found["low"], found["high"]) == pytest.approx((wanted.low, wanted.high))
+    assert (runs["high"], runs["holds"], found["holds"]) == (-2.0, "yes", "undecided")
+    assert TrendClaim("", "", "x", [absent, absent]).tried(None)["holds"] == "not run"
+
+
+def test_pairs_of_moments_are_counted():
+    rows = [("a", record([9, 9.1, 8.9]), NAN), ("b", record([5, 5.1, 4.9]), NAN),
+            ("c", record([4, 5, 6]), NAN)]  # fmt: skip
+    found = OrderClaim("", "", rows).tried(None)
+    assert (found["low"], found["high"], found["holds"]) == (2, 3, "undecided")
 
 
 # -- over cells ------------------------------------------------------------------------------------

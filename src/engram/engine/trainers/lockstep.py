@@ -285,10 +285,10 @@ class LockstepTrainer(TrainingStep):
 
         `lr` [R, S] are the rates of these steps.
         """
-        now = live[:, start:stop]
         same = np.all(lr == lr[0]) and np.all(self._optimizer_steps == self._optimizer_steps[0])
-        self._choose(bool(now.all()), bool(same))
-        self._optimizer_steps += now.sum(1)
+        # of all loaded steps: where a checkpoint cuts them must not decide how they are rounded
+        self._choose(bool(live.all()), bool(same))
+        self._optimizer_steps += live[:, start:stop].sum(1)
         self.tensors.number.fill_(start)  # type: ignore[union-attr]
         for number in range(start, stop):
             self._set_rates(lr[:, number - start])

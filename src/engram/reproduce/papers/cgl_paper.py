@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from engram.records import Result
+    from engram.reproduce.papers.findings import Evidence
     from engram.streams.stream import Stream
 
 UCLA, NTU = "UCLA-CIL", "NTU-CIL"
@@ -618,14 +619,20 @@ def _findings_figure(preset: CGLPreset) -> PaperFigure:
     tables = {"2": SensitivityEntries(preset).entry}
     cells = CellFindings("cgl", preset, DATA["findings"], tables)
     studies = StudyMeasures(preset)
+    claims = list_own_claims(preset, cells, studies)
+    return make_findings_figure(
+        DATA["titles"]["findings"], cells, more=lambda _: claims, rows=studies.rows
+    )
+
+
+def list_own_claims(
+    preset: CGLPreset, cells: CellFindings, studies: StudyMeasures
+) -> list[Claim | TrendClaim]:
+    """What the text says of table 2 beyond single cells, and of figures 3 to 8."""
     claims = [*_claim_extremes(preset, cells), *_claim_easier_set(preset, cells)]
     for dataset in (UCLA, *(() if preset.ntu is None else (NTU,))):
         claims += _claim_planes(preset, dataset, studies)
-    claims += _claim_stgcn(preset, studies)
-    trends = list(_claim_sizes(preset, studies))
-    return make_findings_figure(
-        DATA["titles"]["findings"], cells, more=lambda _: [*claims, *trends], rows=studies.rows
-    )
+    return [*claims, *_claim_stgcn(preset, studies), *_claim_sizes(preset, studies)]
 
 
 class StudyMeasures:
@@ -658,7 +665,7 @@ class StudyMeasures:
     def orders(
         self, metrics: Sequence[str], place: tuple[str, str, str, str],
         reduce: Callable[..., Floats],
-    ) -> tuple[str, Measure]:  # fmt: skip
+    ) -> tuple[str, Evidence]:  # fmt: skip
         """A number per repetition from metrics [orders, repetitions] of the study at a place.
 
         The place is a data set, a network, a method and what is shuffled. Missing while some order

@@ -247,6 +247,7 @@ class CNDPreset(PaperPreset[CNDProtocol]):
 
 PAPER = CNDPreset()
 EMBEDDED = DATA.build(CNDPreset, "embedded")
+QUICK = DATA.build(CNDPreset, "embedded_findings")
 
 
 # -- rows and recipes ------------------------------------------------------------------------------
@@ -885,5 +886,5 @@ TABLES = Paper(
     name="cnd", titles=TITLES, paper=PAPER, embedded=EMBEDDED, figures=build_figure,
     tables=dict.fromkeys(_TABLES, make_entries), rank=_rank,
     groups={"all": (*_TABLES, *(name for name in DRAWINGS if name != "schedule"), "findings")},
-    folders=dict.fromkeys(TITLES, "cnd"),
+    folders=dict.fromkeys(TITLES, "cnd"), embedded_of={"findings": QUICK},
 )  # fmt: skip

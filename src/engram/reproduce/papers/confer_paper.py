@@ -32,7 +32,7 @@ from engram.reproduce.papers.figure_parts import (
     draw_task_level,
     make_figure,
 )
-from engram.reproduce.papers.findings import CellFindings, Claim, TriedClaim, make_findings_figure
+from engram.reproduce.papers.findings import CellFindings, Claim, make_findings_figure
 from engram.reproduce.papers.paper_base import (
     Paper,
     PaperData,
@@ -480,44 +480,36 @@ class ConFERFindings(CellFindings):
         return [cell for cell in found if cell["stage"] == end] if last else found
 
 
-def bound_plain_training(preset: ConFERPreset, entry: Callable[[Cell], CellEntry]) -> list[Claim]:
+def bound_plain_training(cells: CellFindings) -> list[Claim]:
     """Plain training on single classes ends at 1 / k: it predicts the newest of k classes alone.
 
     Examples
     --------
-    >>> claims = bound_plain_training(PAPER, make_entries(PAPER))
+    >>> entries = dict.fromkeys(TABLES_BY_NUMBER, make_entries(PAPER))
+    >>> claims = bound_plain_training(ConFERFindings("confer", PAPER, (), entries))
     >>> [(claim.row, claim.second[0], claim.paper[0]) for claim in claims][:2]
     [('CK+ Class-IL O1 without', '1/8', 0.12), ('RAF-DB Class-IL O1 without', '1/7', 0.14)]
     """
     found = []
     place = {"setting": CLASS, "order": "O1", "augmentation": "without", "method": "LB"}
-    finder = ConFERFindings("confer", preset, (), {})
+    preset = cells.preset
     for dataset in (name for name in preset.parts.values() if name not in preset.absent):
         where = {**place, "dataset": dataset, "metric": "Acc", "stage": LAST}
-        (cell,) = finder.find_cells("", where)
-        chance, measure = 1 / int(cell["stage"]), entry(cell).measure
-        if measure is not None:
-            found.append(Claim(
-                "Class-IL: plain training predicts the newest class alone",
-                f"{preset.shown(dataset)} {CLASS} O1 without", ("LB", measure),
-                (f"1/{cell['stage']}", measures.constant(chance)), (cell.value, chance),
-                slack=0.006, relation="near",
-            ))  # fmt: skip
+        (cell,) = cells.find_cells("", where)
+        chance = 1 / int(cell["stage"])
+        found.append(Claim(
+            "Class-IL: plain training predicts the newest class alone",
+            f"{preset.shown(dataset)} {CLASS} O1 without", ("LB", cells.measure(cell)),
+            (f"1/{cell['stage']}", measures.constant(chance)), (cell.value, chance),
+            slack=0.006, relation="near",
+        ))  # fmt: skip
     return found
 
 
-def list_claims(preset: ConFERPreset, entry: Callable[[Cell], CellEntry]) -> list[TriedClaim]:
-    """All claims about the paper's results, over the cells' entries."""
-    entries = dict.fromkeys(TABLES_BY_NUMBER, entry)
-    cells = ConFERFindings("confer", preset, DATA["findings"], entries)
-    return [*cells.claims, *bound_plain_training(preset, entry)]
-
-
 def _build_findings(preset: ConFERPreset) -> PaperFigure:
-    entry = make_entries(preset)
-    entries = dict.fromkeys(TABLES_BY_NUMBER, entry)
+    entries = dict.fromkeys(TABLES_BY_NUMBER, make_entries(preset))
     cells = ConFERFindings("confer", preset, DATA["findings"], entries)
-    bounds = bound_plain_training(preset, entry)
+    bounds = bound_plain_training(cells)
     return make_findings_figure(f"ConFER: {TITLES['findings']}", cells, more=lambda result: bounds)
 
 

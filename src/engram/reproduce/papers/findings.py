@@ -39,11 +39,15 @@ cell of a table has is a `Claim`, `OrderClaim` or `TrendClaim` of a function of 
     cells = CellFindings("rwalk", preset, DATA["findings"], {"1": make_entries(preset)})
     return (make_findings_figure(DATA["titles"]["findings"], cells, more=own_claims, rows=...),)
 
-**When a finding holds** (`judge_difference`): the difference is taken repetition by repetition,
+**When a finding holds** (`judge_gap`): the difference is taken repetition by repetition,
 over those that both sides have. With three of them or more, *yes* and *no* need the whole t
 interval on one side of the boundary; otherwise it is *undecided*. With fewer there is no interval,
 and the mean decides; the number of repetitions stands beside it. The column `printed_holds` is the
 same comparison of the paper's own numbers.
+
+A recorded table keeps `Moments` of a cell, not its repetitions. The same rule holds then, but rows
+count as unrelated: the interval of their difference is Welch's (`bound_sum`). It is wider than that
+of repetitions which share what makes them hard, so a table can leave open what its runs decide.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -63,15 +67,18 @@ from engram.reproduce.cells import CELL_KEYS, Cell, read_cells
 from engram.reproduce.measures import constant
 from engram.reproduce.paper_table import CellEntry, PaperFigure, run_key
 from engram.reproduce.papers.figure_parts import NAN, draw_table, make_frame
-from engram.reproduce.verdicts import bound_mean
+from engram.reproduce.verdicts import ENOUGH_REPETITIONS, LEVEL, bound_mean
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from engram.experiments import Recipe
     from engram.records import Result
-    from engram.reproduce.paper_table import Floats, Measure
+    from engram.reproduce.paper_table import Floats
     from engram.reproduce.papers.paper_base import PaperPreset
+
+    Sample: TypeAlias = "Floats | Moments"
+    Evidence: TypeAlias = Callable[[Result], Sample]  # a measure, or what a table says of it
 
 YES, NO, UNDECIDED, NOT_RUN = "yes", "no", "undecided", "not run"
 FINDING_COLUMNS = (
@@ -79,6 +86,143 @@ FINDING_COLUMNS = (
     "second_std", "difference", "low", "high", "repetitions", "paper_first", "paper_second",
     "printed_holds", "holds",
 )  # fmt: skip
+
+
+# -- what is known of a number ---------------------------------------------------------------------
+@dataclass(frozen=True)
+class Moments:
+    """What a table keeps of repetitions: mean, standard deviation (NaN if unknown) and number.
+
+    Examples
+    --------
+    >>> Moments.of(np.array([1.0, 2.0, 3.0, NAN]))
+    Moments(mean=2.0, std=1.0, count=3)
+    """
+
+    mean: float = NAN
+    std: float = NAN
+    count: int = 0
+
+    @classmethod
+    def of(cls, sample: Sample) -> Moments:
+        """Those of repetitions, of which NaN are missing."""
+        if isinstance(sample, Moments):
+            return sample
+        known = sample[~np.isnan(sample)]
+        return cls(_mean(known), _spread(known), len(known))
+
+    @classmethod
+    def of_interval(cls, mean: float, low: float, high: float, count: int) -> Moments:
+        """Those of so many repetitions with this t interval of their mean; bounds may be NaN.
+
+        Examples
+        --------
+        >>> Moments.of_interval(2.0, *bound_mean(np.array([1.0, 2.0, 3.0])), 3)
+        Moments(mean=2.0, std=1.0, count=3)
+        """
+        if math.isnan(mean):
+            return cls()
+        if count < ENOUGH_REPETITIONS or math.isnan(high - low):
+            return cls(mean, NAN, count)
+        from scipy.stats import t  # imported here because it takes a second
+
+        error = (high - low) / 2 / float(t.ppf((1 + LEVEL) / 2, count - 1))
+        return cls(mean, round(error * math.sqrt(count), 12), count)
+
+
+def bound_sum(parts: Sequence[Moments], weights: Sequence[float]) -> tuple[float, float]:
+    """Bound a weighted sum of means whose repetitions are unrelated (Welch and Satterthwaite).
+
+    NaN where one has fewer than three repetitions or an unknown deviation.
+
+    Examples
+    --------
+    >>> first, second = Moments(5.0, 1.0, 3), Moments(2.0, 1.0, 3)
+    >>> low, high = bound_sum([first, second], [1, -1])  # 4 degrees of freedom
+    >>> round(low, 3), round(high, 3)
+    (0.733, 5.267)
+    """
+    if any(one.count < ENOUGH_REPETITIONS or math.isnan(one.std) for one in parts):
+        return NAN, NAN
+    centre = sum(w * one.mean for w, one in zip(weights, parts, strict=True))
+    errors = [(w * one.std) ** 2 / one.count for w, one in zip(weights, parts, strict=True)]
+    whole = sum(errors)
+    if not whole:
+        return centre, centre
+    from scipy.stats import t  # imported here because it takes a second
+
+    freedom = whole**2 / sum(e**2 / (p.count - 1) for e, p in zip(errors, parts, strict=True))
+    reach = float(t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(whole)
+    return centre - reach, centre + reach
+
+
+def derive(function: Callable[..., Floats], *measures: Evidence) -> Evidence:
+    """Make a number of several, repetition by repetition; of moments the mean alone is known.
+
+    Examples
+    --------
+    >>> gap = derive(np.subtract, lambda result: Moments(5.0, 1.0, 3), constant(2.0))
+    >>> gap(None)
+    Moments(mean=3.0, std=nan, count=3)
+    """
+
+    def measure(result: Result) -> Sample:
+        samples = [one(result) for one in measures]
+        counts = [one.count for one in samples if isinstance(one, Moments)]
+        if not counts:
+            return function(*samples)
+        means = (np.array([Moments.of(one).mean]) for one in samples)
+        return Moments(float(function(*means)[0]), NAN, min(counts))
+
+    return measure
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A difference, the interval of its mean (NaN for none), and over how many repetitions."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, differences: Floats) -> Gap:
+        """That of repetitions."""
+        return cls(_mean(differences), *bound_mean(differences), len(differences))
+
+
+def compare(first: Sample, second: Sample) -> tuple[Moments, Moments, Gap]:
+    """Subtract the second from the first; both are those of the repetitions that were compared.
+
+    Where no repetition has both, nothing is compared. Beside moments a single value is a given
+    number, such as a printed one.
+
+    Examples
+    --------
+    >>> compare(Moments(5.0, 1.0, 3), Moments(2.0, 1.0, 3))[2].mean
+    3.0
+    >>> compare(Moments(5.0, 1.0, 2), np.array([4.0]))[2]
+    Gap(mean=1.0, low=nan, high=nan, count=2)
+    """
+    if isinstance(first, Moments) or isinstance(second, Moments):
+        one, two = _take_moments(first, second), _take_moments(second, first)
+        count = min(one.count, two.count)
+        bounds = bound_sum([one, two], [1, -1])
+        return one, two, Gap(one.mean - two.mean, *bounds, count)
+    a, b = np.broadcast_arrays(first, second)
+    shared = ~(np.isnan(a) | np.isnan(b))
+    count = int(shared.sum())
+    if count:
+        a, b = a[shared], b[shared]
+    return Moments.of(a), Moments.of(b), Gap.of(a - b if count else np.empty(0))
+
+
+def _take_moments(sample: Sample, other: Sample) -> Moments:
+    if isinstance(sample, Moments) or len(sample) != 1 or not isinstance(other, Moments):
+        return Moments.of(sample)
+    value = float(sample[0])
+    return Moments() if math.isnan(value) else Moments(value, 0.0, other.count)
 
 
 # -- when a finding holds --------------------------------------------------------------------------
@@ -90,8 +234,8 @@ class Judgement(NamedTuple):
     high: float
 
 
-def judge_difference(
-    values: Floats, *, least: float = 0.0, most: float = math.inf, ties: bool = False
+def judge_gap(
+    gap: Gap, *, least: float = 0.0, most: float = math.inf, ties: bool = False
 ) -> Judgement:
     """Judge whether the mean difference lies between two bounds, one of which may be infinite.
 
@@ -100,20 +244,20 @@ def judge_difference(
 
     Examples
     --------
-    >>> judge_difference(np.array([2.0, 2.1, 1.9])).holds
+    >>> judge_gap(Gap.of(np.array([2.0, 2.1, 1.9]))).holds
     'yes'
-    >>> judge_difference(np.array([2.0, -0.5, 1.0])).holds
+    >>> judge_gap(Gap.of(np.array([2.0, -0.5, 1.0]))).holds
     'undecided'
-    >>> judge_difference(np.array([2.0, -0.5])).holds, judge_difference(np.array([])).holds
+    >>> judge_gap(Gap.of(np.array([2.0, -0.5]))).holds, judge_gap(Gap.of(np.array([]))).holds
     ('yes', 'not run')
-    >>> near = judge_difference(np.array([0.2, 0.1, 0.3]), least=-1, most=1, ties=True)
+    >>> near = judge_gap(Gap.of(np.array([0.2, 0.1, 0.3])), least=-1, most=1, ties=True)
     >>> near.holds, round(near.low, 2), round(near.high, 2)
     ('yes', -0.05, 0.45)
     """
-    if not len(values):
+    if not gap.count:
         return Judgement(NOT_RUN, NAN, NAN)
-    low, high = bound_mean(values)
-    a, b = (float(values.mean()),) * 2 if math.isnan(low) else (low, high)
+    low, high = gap.low, gap.high
+    a, b = (gap.mean,) * 2 if math.isnan(low) else (low, high)
     if (least <= a and b <= most) if ties else (least < a and b < most):
         return Judgement(YES, low, high)
     outside = (b < least or a > most) if ties else (b <= least or a >= most)
@@ -151,8 +295,8 @@ class Claim:
 
     finding: str
     row: str
-    first: tuple[str, Measure]
-    second: tuple[str, Measure]
+    first: tuple[str, Evidence]
+    second: tuple[str, Evidence]
     paper: tuple[float, float] = (NAN, NAN)
     ties: bool = False  # equal values count as well
     slack: float = 0.0  # how far the wrong way is still fine; negative: it must be ahead by as much
@@ -166,20 +310,16 @@ class Claim:
 
         Where no repetition has both, nothing is compared, and each number is its own mean.
         """
-        a, b = np.broadcast_arrays(self.first[1](result), self.second[1](result))
-        shared = ~(np.isnan(a) | np.isnan(b))
-        count = int(shared.sum())
-        one, two = (values[shared] if count else values[~np.isnan(values)] for values in (a, b))
-        difference = one - two if count else np.empty(0)
-        found = self._judge(difference)
-        printed = np.array([self.paper[0] - self.paper[1]])
-        said = "" if np.isnan(printed).any() else self._judge(printed).holds
+        one, two, gap = compare(self.first[1](result), self.second[1](result))
+        found = self._judge(gap)
+        printed = Gap(self.paper[0] - self.paper[1], NAN, NAN, 1)
+        said = "" if math.isnan(printed.mean) else self._judge(printed).holds
         return {
             "finding": self.finding, "row": self.row, "first": self.first[0],
-            "first_value": _mean(one), "first_std": _spread(one), "relation": self._said,
-            "second": self.second[0], "second_value": _mean(two), "second_std": _spread(two),
-            "difference": _mean(difference), "low": found.low, "high": found.high,
-            "repetitions": count, "paper_first": self.paper[0], "paper_second": self.paper[1],
+            "first_value": one.mean, "first_std": one.std, "relation": self._said,
+            "second": self.second[0], "second_value": two.mean, "second_std": two.std,
+            "difference": gap.mean, "low": found.low, "high": found.high,
+            "repetitions": gap.count, "paper_first": self.paper[0], "paper_second": self.paper[1],
             "printed_holds": said, "holds": found.holds,
         }  # fmt: skip
 
@@ -193,12 +333,10 @@ class Claim:
             return word
         return f"{word}, {'but' if self.slack > 0 else 'by'} {abs(self.slack):g}"
 
-    def _judge(self, values: Floats) -> Judgement:
+    def _judge(self, gap: Gap) -> Judgement:
         least = -math.inf if self.relation == "below" else -self.slack
         most = math.inf if self.relation == "above" else self.slack
-        return judge_difference(
-            values, least=least, most=most, ties=self.ties or self.relation == "near"
-        )
+        return judge_gap(gap, least=least, most=most, ties=self.ties or self.relation == "near")
 
 
 def _mean(values: Floats) -> float:
@@ -209,7 +347,7 @@ def _spread(values: Floats) -> float:
     return float(std(values, ddof=1)) if len(values) > 1 else NAN
 
 
-Side = tuple[str, "Measure", float]  # a row, its measure, and the paper's number
+Side = tuple[str, "Evidence", float]  # a row, its measure, and the paper's number
 
 
 @dataclass(frozen=True)
@@ -237,7 +375,7 @@ class OrderClaim:
     printed: bool = False  # it is the paper's own order, whose ties are no pairs
 
     def tried(self, result: Any) -> dict[str, Any]:
-        known = [(name, constant(*measure(result)), paper) for name, measure, paper in self.rows]
+        known = [(name, _give(measure(result)), paper) for name, measure, paper in self.rows]
         every = [
             Claim("", "", one[:2], two[:2], (one[2], two[2])).tried(None)
             for one, two in combinations(known, 2)
@@ -265,6 +403,10 @@ class OrderClaim:
         }  # fmt: skip
 
 
+def _give(sample: Sample) -> Evidence:
+    return lambda result: sample
+
+
 @dataclass(frozen=True)
 class TrendClaim:
     """A measure rises, or falls, over stages: the line fitted through them does.
@@ -286,45 +428,75 @@ class TrendClaim:
     falls: bool = False
 
     def tried(self, result: Any) -> dict[str, Any]:
-        values = np.stack(np.broadcast_arrays(*(one(result) for _, one, _ in self.stages)), 1)
-        there = ~np.isnan(values).all(0)  # a run on other data may have fewer stages
-        places = np.flatnonzero(there)
-        ends = (int(places[0]), int(places[-1])) if len(places) else (0, len(self.stages) - 1)
-        known = values[~np.isnan(values[:, there]).any(1)] if len(places) > 1 else values[:0]
-        change = _fit_change(known[:, there])
-        found = self._judge(change)
-        printed = np.array([[paper for _, _, paper in self.stages]])
-        said = "" if np.isnan(printed).any() else self._judge(_fit_change(printed)).holds
-        first, last = (known[:, end] for end in ends)
+        samples = [one(result) for _, one, _ in self.stages]
+        ends, first, last, gap = _follow(samples)
+        found = self._judge(gap)
+        printed = [np.array([paper]) for _, _, paper in self.stages]
+        said = "" if np.isnan(printed).any() else self._judge(_follow_values(printed)[-1]).holds
         return {
             "finding": self.finding, "row": self.row,
-            "first": f"{self.name}, {self.stages[ends[0]][0]}", "first_value": _mean(first),
-            "first_std": _spread(first), "relation": "falls to" if self.falls else "rises to",
-            "second": f"{self.name}, {self.stages[ends[1]][0]}", "second_value": _mean(last),
-            "second_std": _spread(last), "difference": _mean(change), "low": found.low,
-            "high": found.high, "repetitions": len(known), "paper_first": printed[0, ends[0]],
-            "paper_second": printed[0, ends[1]], "printed_holds": said, "holds": found.holds,
+            "first": f"{self.name}, {self.stages[ends[0]][0]}", "first_value": first.mean,
+            "first_std": first.std, "relation": "falls to" if self.falls else "rises to",
+            "second": f"{self.name}, {self.stages[ends[1]][0]}", "second_value": last.mean,
+            "second_std": last.std, "difference": gap.mean, "low": found.low,
+            "high": found.high, "repetitions": gap.count, "paper_first": self.stages[ends[0]][2],
+            "paper_second": self.stages[ends[1]][2], "printed_holds": said, "holds": found.holds,
         }  # fmt: skip
 
-    def _judge(self, change: Floats) -> Judgement:
+    def _judge(self, gap: Gap) -> Judgement:
         low, high = (-math.inf, 0.0) if self.falls else (0.0, math.inf)
-        return judge_difference(change, least=low, most=high)
+        return judge_gap(gap, least=low, most=high)
 
 
-def _fit_change(values: Floats) -> Floats:
-    """The change along the line fitted by least squares; [repetition, stage] to [repetition].
+Followed = tuple[tuple[int, int], Moments, Moments, Gap]  # ends, what is there, change between
+
+
+def _follow(samples: Sequence[Sample]) -> Followed:
+    """The change over the stages that some repetition has."""
+    arrays = [one for one in samples if not isinstance(one, Moments)]
+    return _follow_values(arrays) if len(arrays) == len(samples) else _follow_moments(samples)
+
+
+def _follow_values(samples: Sequence[Floats]) -> Followed:
+    values = np.stack(np.broadcast_arrays(*samples), 1)
+    there = ~np.isnan(values).all(0)  # a run on other data may have fewer stages
+    ends = _find_ends(there)
+    known = values[~np.isnan(values[:, there]).any(1)] if there.sum() > 1 else values[:0]
+    change: Floats = known[:, there] @ _weigh_stages(int(there.sum()))
+    first, last = (Moments.of(known[:, end]) for end in ends)
+    return ends, first, last, Gap.of(change)
+
+
+def _follow_moments(samples: Sequence[Sample]) -> Followed:
+    """The change of means; stages count as unrelated, so that the interval is rather too wide."""
+    every = [Moments.of(one) for one in samples]
+    ends = _find_ends(np.array([bool(one.count) for one in every]))
+    parts = [one for one in every if one.count]
+    first, last = (every[end] for end in ends)
+    if len(parts) < 2:
+        return ends, first, last, Gap(NAN, NAN, NAN, 0)
+    weights = _weigh_stages(len(parts)).tolist()
+    change = sum(w * one.mean for w, one in zip(weights, parts, strict=True))
+    count = min(one.count for one in parts)
+    return ends, first, last, Gap(change, *bound_sum(parts, weights), count)
+
+
+def _find_ends(there: np.ndarray[Any, Any]) -> tuple[int, int]:
+    places = np.flatnonzero(there)
+    return (int(places[0]), int(places[-1])) if len(places) else (0, len(there) - 1)
+
+
+def _weigh_stages(count: int) -> Floats:
+    """Weights of stages in the change along the line fitted by least squares.
 
     Examples
     --------
-    >>> _fit_change(np.array([[1.0, 2.0, 3.0], [3.0, 3.0, 3.0]])).tolist()
+    >>> (np.array([[1.0, 2.0, 3.0], [3.0, 3.0, 3.0]]) @ _weigh_stages(3)).tolist()
     [2.0, 0.0]
     """
-    count = values.shape[1]
-    if count < 2:
-        return np.empty(0)
-    place = np.arange(count) - (count - 1) / 2
-    changes: Floats = (values * place).sum(1) / (place**2).sum() * (count - 1)
-    return changes
+    place: Floats = np.arange(count, dtype=np.float64) - (count - 1) / 2
+    squares = float((place**2).sum()) or 1.0
+    return place * ((count - 1) / squares)
 
 
 def tabulate_claims(result: Result, claims: Iterable[TriedClaim]) -> pd.DataFrame:
@@ -388,6 +560,8 @@ class CellFindings:
         left out as well.
     tables
         The maker of the entries of each table that they are about.
+    recorded
+        In place of `tables`: what is known of a cell without runs.
     """
 
     def __init__(
@@ -396,8 +570,10 @@ class CellFindings:
         preset: PaperPreset[Any],
         statements: Sequence[Mapping[str, Any]],
         tables: Mapping[str, Callable[[Cell], CellEntry]],
+        *,
+        recorded: Callable[[Cell], Evidence] | None = None,
     ) -> None:
-        self.paper, self.preset, self.tables = paper, preset, tables
+        self.paper, self.preset, self.tables, self.recorded = paper, preset, tables, recorded
         self.claims: list[Claim | OrderClaim | TrendClaim] = []
         self.recipes: list[Recipe] = []
         self.rows: list[Mapping[str, str]] = []  # names of the row of each recipe
@@ -476,8 +652,10 @@ class CellFindings:
             and all(cell[key] == value for key, value in place.items())
         ]  # fmt: skip
 
-    def measure(self, cell: Cell) -> Measure:
-        """The measure of a cell, whose recipes are needed from now on."""
+    def measure(self, cell: Cell) -> Evidence:
+        """The measure of a cell, whose recipes are needed from now on, or what is recorded."""
+        if self.recorded is not None:
+            return self.recorded(cell)
         if cell.table not in self.tables:
             raise unknown(f"findings of {self.paper}: table", cell.table, self.tables)
         if id(cell) not in self._entries:  # cells are cached, so their ids stay

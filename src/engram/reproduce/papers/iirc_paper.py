@@ -30,9 +30,11 @@ from engram.reproduce.papers.figure_parts import (
 )
 from engram.reproduce.papers.findings import (
     Claim,
+    Moments,
     OrderClaim,
     TrendClaim,
     TriedClaim,
+    derive,
     make_findings_figure,
 )
 from engram.reproduce.papers.paper_base import (
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
     from engram.records import Result
     from engram.reproduce.paper_table import Floats, Measure
+    from engram.reproduce.papers.findings import Evidence, Sample
     from engram.streams.stream import Stream
 
 CIFAR, FULL, LITE = "IIRC-CIFAR", "IIRC-ImageNet-full", "IIRC-ImageNet-lite"
@@ -594,10 +597,11 @@ class IIRCClaims:
     def where(self, task: int) -> str:
         return f"task {self.stage(task)}"
 
-    def at(self, row: str, task: int, name: str = SCORE) -> Measure:
-        return self._at_stage(row, self.stage(task), name)
+    def at(self, row: str, task: int, name: str = SCORE) -> Evidence:
+        return self.at_stage(row, self.stage(task), name)
 
-    def _at_stage(self, row: str, stage: int, name: str) -> Measure:
+    def at_stage(self, row: str, stage: int, name: str) -> Evidence:
+        """A score of a row after a stage."""
         if (row, name) not in self._curves:
             self._curves[row, name] = measures.metric_at_stages(name, self.runs[row], head="single")
         return self._curves[row, name](stage)
@@ -635,11 +639,11 @@ class IIRCClaims:
         plain = one.get("score", SCORE) == SCORE or "minus" in one or not named
         return self.where(task) if plain else f"{self.where(task)}, {named}"
 
-    def _score(self, one: Mapping[str, Any], row: str, task: int) -> Measure:
+    def _score(self, one: Mapping[str, Any], row: str, task: int) -> Evidence:
         found = self.at(row, task, one.get("score", SCORE))
         if "minus" not in one:
             return found
-        return measures.difference(found, self.at(row, task, one["minus"]))
+        return derive(np.subtract, found, self.at(row, task, one["minus"]))
 
     def _order_sizes(self, one: Mapping[str, Any]) -> Iterator[OrderClaim]:
         """More exemplars are better: every size above all smaller ones."""
@@ -653,7 +657,7 @@ class IIRCClaims:
         score = one.get("score", SCORE)
         for name in one.get("falls", ()):
             row = name.format(self.sizes[0])
-            stages = [(f"task {k}", self._at_stage(row, k, score), self.printed(row, k, score))
+            stages = [(f"task {k}", self.at_stage(row, k, score), self.printed(row, k, score))
                       for k in range(self.tasks)]  # fmt: skip
             yield TrendClaim(one["finding"], DATA["scores"][score], row, stages, falls=True)
 
@@ -667,13 +671,16 @@ class IIRCClaims:
                         (f"{row}: distance", gap), (NAN, value), ties=True)  # fmt: skip
 
 
-def _distance_to_printed(measure: Measure, value: float) -> Measure:
+def _distance_to_printed(measure: Evidence, value: float) -> Evidence:
     """How far the mean over class orders is from a printed number, for each order that is in it."""
 
-    def found(result: Result) -> np.ndarray:
+    def found(result: Result) -> Sample:
         values = measure(result)
-        known = ~np.isnan(values)
-        return np.where(known, abs(values[known].mean() - value) if known.any() else NAN, NAN)
+        own = Moments.of(values)
+        far = abs(own.mean - value)
+        if isinstance(values, Moments):
+            return Moments(far, 0.0, own.count)
+        return np.where(np.isnan(values), NAN, far)
 
     return found
 

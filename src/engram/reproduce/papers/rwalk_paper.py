@@ -40,7 +40,13 @@ from engram.reproduce.papers.figure_parts import (
     make_figure,
     mean_records,
 )
-from engram.reproduce.papers.findings import CellFindings, Claim, make_findings_figure
+from engram.reproduce.papers.findings import (
+    CellFindings,
+    Claim,
+    Side,
+    derive,
+    make_findings_figure,
+)
 from engram.reproduce.papers.paper_base import (
     EntryMaker,
     Paper,
@@ -56,6 +62,8 @@ if TYPE_CHECKING:
 
     from engram.records import Result
     from engram.report.method_styles import Style
+    from engram.reproduce.paper_table import Floats
+    from engram.reproduce.papers.findings import Evidence
 
 MNIST, CIFAR = "MNIST", "CIFAR-100"
 MULTI, SINGLE = "multi-head", "single-head"
@@ -503,6 +511,11 @@ class FigureRow(NamedTuple):
         return self.method + "-S" * marked
 
     @property
+    def label(self) -> str:
+        """What it is called in a finding."""
+        return ", ".join([self.name, *([str(self.value)] if self.value else [])])
+
+    @property
     def names(self) -> dict[str, str]:
         """By what it is chosen."""
         return {"dataset": self.dataset, "setting": self.setting, "method": self.name}
@@ -674,26 +687,30 @@ def _policies_figure(preset: RWalkPreset) -> PaperFigure:
 # -- findings --------------------------------------------------------------------------------------
 def _findings_figure(preset: RWalkPreset) -> PaperFigure:
     cells = CellFindings("rwalk", preset, DATA["findings"], make_entries(preset))
-    claims, rows = list_own_claims(preset, cells)
+    rows: list[NamedRecipe] = []
+
+    def accuracy(row: FigureRow, **more: Any) -> tuple[str, Measure]:
+        made = row.recipe(preset, **more)
+        rows.append((made, row.names))
+        return row.label, measures.metric("average_accuracy", made, head="single", percent=True)
+
+    claims = list_own_claims(preset, cells, accuracy)
     return make_findings_figure(DATA["titles"]["findings"], cells, more=lambda _: claims, rows=rows)
 
 
 NamedRecipe = tuple[Recipe, Mapping[str, str]]
+MeasureRow = Callable[..., tuple[str, "Evidence"]]
 
 
-def list_own_claims(
-    preset: RWalkPreset, cells: CellFindings
-) -> tuple[list[Claim], list[NamedRecipe]]:
-    """What the text says of table 3, of figures 3 to 5 and of EWC++, and the recipes it needs."""
-    rows: list[NamedRecipe] = []
+def list_own_claims(preset: RWalkPreset, cells: CellFindings, accuracy: MeasureRow) -> list[Claim]:
+    """What the text says of table 3, of figures 3 to 5 and of EWC++.
 
-    def accuracy(row: FigureRow, **more: Any) -> tuple[str, Measure]:
-        """The single-head accuracy of a row with samples, as in figures 4 and 5."""
-        made = row.recipe(preset, **more)
-        rows.append((made, row.names))
-        name = ", ".join([row.name, *([str(row.value)] if row.value else [])])
-        return name, measures.metric("average_accuracy", made, head="single", percent=True)
-
+    Parameters
+    ----------
+    accuracy
+        From a `FigureRow` and further fields of its `RWalkRow` to its label and its single-head
+        accuracy, as in figures 4 and 5.
+    """
     claims = [*claim_distances(cells), *claim_insensitivity(cells)]
     for dataset in list_data_sets(preset):
         shown = preset.shown(dataset)
@@ -704,10 +721,7 @@ def list_own_claims(
         )
         words = "EWC++ is at least as accurate as EWC"
         claims.append(Claim(words, f"{shown} single-head", later, first, ties=True))
-    return claims, rows
-
-
-Side = tuple[str, Measure, float]  # a row, its measure and the paper's number
+    return claims
 
 
 def claim_distances(cells: CellFindings) -> list[Claim]:
@@ -718,9 +732,8 @@ def claim_distances(cells: CellFindings) -> list[Claim]:
             cells.find_cells("1", {"dataset": dataset, "setting": SINGLE, "method": method,
                                    "metric": metric})[0] for metric in ("F", "I")
         ]  # fmt: skip
-        f, i = (cells.measure(cell) for cell in pair)
-        return (method, lambda result: np.hypot(f(result), i(result)),
-                math.hypot(*(cell.value for cell in pair)))  # fmt: skip
+        own = derive(np.hypot, *(cells.measure(cell) for cell in pair))
+        return method, own, math.hypot(*(cell.value for cell in pair))
 
     found = []
     if MNIST not in cells.preset.absent:
@@ -756,12 +769,9 @@ def claim_insensitivity(cells: CellFindings) -> list[Claim]:
     def span(dataset: str, method: str, metric: str) -> Side:
         place = {"dataset": dataset, "method": method, "metric": metric}
         every = cells.find_cells("3", place)
-        of_each = [cells.measure(cell) for cell in every]
         printed = [cell.value for cell in every]
-        return (
-            method, lambda result: np.ptp(np.stack([one(result) for one in of_each]), axis=0),
-            max(printed) - min(printed),
-        )  # fmt: skip
+        own = derive(_find_range, *(cells.measure(cell) for cell in every))
+        return method, own, max(printed) - min(printed)
 
     found = []
     for dataset, metric in product((MNIST, CIFAR), ("F", "I")):
@@ -776,7 +786,10 @@ def claim_insensitivity(cells: CellFindings) -> list[Claim]:
     return found
 
 
-MeasureRow = Callable[..., tuple[str, Measure]]
+def _find_range(*values: Floats) -> Floats:
+    """The largest less the smallest, repetition by repetition."""
+    found: Floats = np.ptp(np.stack(values), axis=0)
+    return found
 
 
 def _claim_sizes(
@@ -824,10 +837,10 @@ def _claim_policies(dataset: str, shown: str, accuracy: MeasureRow) -> Iterator[
                     found[method, uniform], found[method, best], slack=LEVEL,
                     relation="near")  # fmt: skip
 
-    def span(method: str) -> tuple[str, Measure]:
+    def span(method: str) -> tuple[str, Evidence]:
         every = [one for (name, _), (_, one) in found.items() if name == method]
         label = FigureRow(dataset, SINGLE, method, True).name
-        return label, lambda result: np.ptp(np.stack([one(result) for one in every]), axis=0)
+        return label, derive(_find_range, *every)
 
     for method in REGULARISED:
         yield Claim("plain training depends most on which samples", f"{row}, range over choices",
