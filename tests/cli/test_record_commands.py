@@ -275,10 +275,10 @@ def test_check_passes_and_fails(engram, monkeypatch):
     checks = pytest.importorskip("engram.checks")
     good = checks.CheckReport("Good", [checks.CheckFinding("form", True)])
     bad = checks.CheckReport("Bad", [checks.CheckFinding("form", False, "why")])
-    asked = lambda target, **options: {"Good": good, "Bad": bad}[target]  # noqa: E731
+    asked = lambda target, **options: {"ER": good, "EWC": bad}[target]  # noqa: E731
     monkeypatch.setattr(checks, "check", asked)
-    assert "all 1 checks passed" in engram("check", "Good").stdout
-    assert "why" in engram("check", "Bad", code=1).stdout
+    assert "all 1 checks passed" in engram("check", "ER").stdout
+    assert "why" in engram("check", "EWC", code=1).stdout
 
 
 def test_check_takes_fields_of_a_method(engram, monkeypatch):
