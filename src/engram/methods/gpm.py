@@ -12,6 +12,7 @@ from engram.errors import check_float, check_int
 from engram.learner.learner import RunLearner
 from engram.methods.layer_inputs import hold_other_parameters, input_moments, project_rows
 from engram.methods.method import Method, State, Update
+from engram.per_run import PerRun
 from engram.streams.stream import Task
 
 PART = "net.backbone"
@@ -52,8 +53,8 @@ class GPM(Method):
     Saha, Garg and Roy 2021, ICLR.
     """
 
-    threshold: float = 0.97
-    increase: float = 0.003
+    threshold: PerRun = 0.97
+    increase: PerRun = 0.003
     samples: int = 300
 
     def __post_init__(self) -> None:
