@@ -23,7 +23,7 @@ from torch import nn
 
 import engram
 from engram.memory import Memory
-from engram.methods import CLSER, ER, GPM, HAT, MIR, PCR, SCR, WA, Finetune, SupSup
+from engram.methods import CLSER, ER, GPM, HAT, MIR, PCR, SCR, WA, DynamicER, Finetune, SupSup
 from engram.methods.method import Method
 from tests.plain import growing, loop, masks, projections, rehearsal, reservoirs
 from tests.plain.images import Images
@@ -63,6 +63,7 @@ PAIRS = {
         {"total": 500},
     ),
     "PCR": Pair(PCR(memory=RESERVOIR), reservoirs.PCR, {"total": 500}),
+    "DynamicER": Pair(DynamicER(), growing.DynamicER, {"total": 500}),
     "WA": Pair(WA(), growing.WA, {"total": 500}),
     "SCR": Pair(SCR(views=("resized_crop",), memory=RESERVOIR), reservoirs.SCR, {"total": 500}),
 }

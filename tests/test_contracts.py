@@ -324,7 +324,6 @@ DECLARATIONS = (
 SEAMS = {"Phase.before": "before=", "learner.set_aside": ".set_aside("}
 # What fewer than two built-in methods use, and why it is there all the same.
 EXCEPTIONS = {
-    "Phase.before": "pruning and memories chosen within a task; Join gives it the part's state",
     "learner.set_aside": "any second stage that is fitted on rows which training has not seen",
 }
 MOST_LISTED = 6

@@ -40,8 +40,8 @@ VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember"
          "step", "finish", "answer", "admit")  # fmt: skip
 # in none of the benchmarks
 OUTSIDE = {
-    "AdamNSCL", "BiC", "CBRS", "CLSER", "DERpp", "ERACE", "GDumb", "GPM", "GSS", "HAT", "Join",
-    "MIR", "PCR", "PNN", "PackNet", "SCR", "SLDA", "SupSup", "WA",
+    "AdamNSCL", "BiC", "CBRS", "CLSER", "DERpp", "DynamicER", "ERACE", "GDumb", "GPM", "GSS", "HAT",
+    "Join", "MIR", "PCR", "PNN", "PackNet", "SCR", "SLDA", "SupSup", "WA",
 }  # fmt: skip
 NO_NAME = "no such name"
 

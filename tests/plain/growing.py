@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.plain.images import Images
 from tests.plain.loop import CLASSES_PER_TASK, Settings
@@ -80,3 +81,69 @@ class WA(Herding):
             length = torch.cat([head.weight for head in older]).norm(dim=1).mean()
             newest.weight *= length / newest.weight.norm(dim=1).mean()
         self.keep_herded()
+
+
+class Expanding(nn.Module):
+    """Trunks side by side, of which the newest learns, under one classifier."""
+
+    def __init__(self, trunk: nn.Module, width: int) -> None:
+        super().__init__()
+        self.trunks, self.width = nn.ModuleList([trunk]), width
+        self.fc, self.auxiliary = nn.Identity(), nn.Linear(width, CLASSES_PER_TASK + 1)
+
+    def grow(self) -> None:
+        old, known = self.fc, len(self.fc.weight) if isinstance(self.fc, nn.Linear) else 0
+        if known:
+            self.trunks.append(copy.deepcopy(self.trunks[-1]))
+            self.trunks[:-1].requires_grad_(False)
+            self.auxiliary.reset_parameters()
+        self.fc = nn.Linear(self.width * len(self.trunks), known + CLASSES_PER_TASK)
+        if isinstance(old, nn.Linear):
+            with torch.no_grad():
+                self.fc.weight[:known, : old.in_features] = old.weight
+                self.fc.bias[:known] = old.bias
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.cat([trunk(x) for trunk in self.trunks], 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.fc(self.features(x))
+        return found
+
+
+class DynamicER(Herding):
+    """A trunk for each task; the classifier is trained once more on the exemplars."""
+
+    def __init__(
+        self, images: Images, multi: bool, seed: int, settings: Settings, *, total: int
+    ) -> None:
+        super().__init__(images, multi, seed, settings, total=total)
+        self.net: Any = Expanding(self.net.trunk, self.net.width)
+
+    def features(self, x: Tensor) -> Tensor:
+        found: Tensor = self.net.features(x)
+        return found
+
+    def cost(self, rows: Tensor) -> Tensor:
+        y, features = self.images.y[rows], self.features(self.images.x[rows])
+        task = F.cross_entropy(self.net.fc(features), y)
+        if not self.task:
+            return task
+        newest, first = features[:, -self.net.width :], CLASSES_PER_TASK * self.task
+        aim = torch.where(y >= first, y - first, CLASSES_PER_TASK)
+        return task + F.cross_entropy(self.net.auxiliary(newest), aim)
+
+    def finish(self) -> None:
+        self.keep_herded()
+        if not self.task:
+            return
+        self.net.fc.reset_parameters()
+        optimizer = torch.optim.Adam(self.net.fc.parameters(), lr=self.settings.lr, fused=True)
+        rows = self.memory()
+        for _ in range(30):
+            for some in rows[torch.randperm(len(rows))].split(self.settings.batch_size):
+                with torch.no_grad():
+                    features = self.features(self.images.x[some])
+                optimizer.zero_grad()
+                F.cross_entropy(self.net.fc(features) / 5, self.images.y[some]).backward()
+                optimizer.step()

@@ -14,6 +14,7 @@ from engram.methods.cbrs import CBRS
 from engram.methods.clser import CLSER
 from engram.methods.derpp import DERpp
 from engram.methods.dgr import DGR
+from engram.methods.dynamic_er import DynamicER
 from engram.methods.er import ER
 from engram.methods.er_ace import ERACE
 from engram.methods.er_infinite import ERInfinite
@@ -77,6 +78,7 @@ __all__ = [
     "AdamNSCL",
     "BiC",
     "DERpp",
+    "DynamicER",
     "ERInfinite",
     "EWCpp",
     "Finetune",
