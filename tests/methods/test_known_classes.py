@@ -55,8 +55,8 @@ VARIANTS = LIBRARY | {
 }
 
 
-# they correct the scores of new classes, or give the columns of a task to it alone
-REFUSING = ("BiC", "PackNet")
+# they correct or align what is new, or give the columns of a task to it alone
+REFUSING = ("BiC", "HAT", "PackNet", "SupSup", "WA")
 
 
 def own_accuracies(method: Method, stream: Stream) -> list[float]:

@@ -50,7 +50,7 @@ class SupSup(Method):
     >>> SupSup(share=0.0)
     Traceback (most recent call last):
     ...
-    engram.errors.BadArgument: share: expected a number above 0 and at most 1, got 0.0
+    engram.errors.BadArgument: share: expected a number in (0, 1], got 0.0
 
     References
     ----------

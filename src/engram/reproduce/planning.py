@@ -481,9 +481,10 @@ def preview_cells(planned: ReproductionPlan) -> list[dict[str, str]]:
     Examples
     --------
     >>> from engram.reproduce import find_table, plan
-    >>> rows = preview_cells(plan(find_table("rwalk/2"), cells="method=GEM", measure=False))
+    >>> table = find_table("rwalk/2", embedded=True)
+    >>> rows = preview_cells(plan(table, cells="method=GEM", measure=False))
     >>> rows[0]["printed"], rows[0]["can be made"], rows[0]["reason"]
-    ('65.4', 'no', 'quoted by the paper from the authors of GEM')
+    ('65.4', 'yes', 'other data')
     """
     return [
         {
