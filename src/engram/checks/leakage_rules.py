@@ -371,7 +371,7 @@ def check_places_of_test_rows_do_not_matter(method: Method) -> None:
         require(
             away < 1e-5,
             f"scores after task {stage} depend on the place of a row among the test rows: "
-            "scores(output, state) may use the row's own features and logits only",
+            "answer(net, x, state, stage) may use the input of the row itself only",
         )
 
 
