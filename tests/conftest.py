@@ -3,17 +3,22 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 from pathlib import Path
 
 # Before torch is imported, and inherited by processes that tests start: the tests run in several
 # processes already, and more threads than cores only slow each other down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Features are kept on disk only by tests that name a folder.
+os.environ["ENGRAM_CACHE"] = "off"
 # No pool of compiling processes either, each of which would import torch first.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import pytest
 import torch
 from hypothesis import settings
+
+from engram.errors import USER_MODULES
 
 torch.set_num_threads(1)
 
@@ -43,6 +48,18 @@ def pytest_terminal_summary(terminalreporter):
     passed, skipped = count.get("passed", 0), count.get("skipped", 0)
     terminalreporter.write_line("")
     terminalreporter.write_line(f"{passed} passed, {failed} failed, {skipped} skipped")
+
+
+@pytest.fixture(autouse=True)
+def forget_user_modules():
+    """Modules that one test wrote and imported are not there for the next: names may be equal."""
+    yield
+    here = Path(__file__).parents[1]
+    for name in USER_MODULES & sys.modules.keys():
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and here not in Path(file).parents:
+            del sys.modules[name]
+    USER_MODULES.clear()
 
 
 @pytest.fixture(scope="session")

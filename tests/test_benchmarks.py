@@ -18,6 +18,8 @@ from benchmarks.peers.__main__ import format_table
 from benchmarks.peers.__main__ import main as run_peers
 from benchmarks.peers.engram_side import make_job
 from benchmarks.peers.job import Job, Network, Settings, read_answers
+from benchmarks.pretrained import clinc
+from benchmarks.pretrained import orders as class_orders
 from benchmarks.reproduce import (
     divergence,
     first_task,
@@ -36,6 +38,7 @@ from benchmarks.speed.entries import ENTRIES
 from benchmarks.speed.seconds import Stopwatches
 from benchmarks.speed.throughput import Enough, Lockstep, Stopwatch, Work
 from benchmarks.sweeps import simulation
+from engram import methods
 from engram.cli.console import read_requests
 from engram.cli.execution import build_recipes
 from engram.data import load
@@ -616,3 +619,33 @@ def test_an_answer_among_other_prints_is_found():
     assert "ValueError: no" in format_table([broken])
     assert "diverged" in format_table([replace(found, matrix=[[float("nan")]])])
     assert "0.500 ± 0.000 (1 failed: ValueError: no)" in format_table([found, broken])
+
+
+def test_novelty_of_texts_by_stage(tmp_path, monkeypatch):
+    monkeypatch.setattr(clinc, "TASKS", 2)
+    data, other = engram.load("requests", per_class=10), engram.load("chatter", rows=50)
+    outside = replace(other, valid=other.test, test=other.train[:1])
+    model = {"name": "transformer", "width": 16, "depth": 1, "freeze": True}
+    for order in (0, 1, 1):
+        lines = clinc.measure(data, outside, order, [methods.NCM()], model=model)
+        clinc.save(lines, tmp_path / "lines.csv")
+    found = pd.read_csv(tmp_path / "lines.csv")
+    assert found[["order", "tasks"]].to_numpy().tolist() == [[0, 1], [0, 2], [1, 1], [1, 2]]
+    assert found["accuracy"].between(0.1, 1).all()
+    assert found["forgetting"].between(-1, 1).all()
+    assert found[["auroc", "softmax_auroc"]].stack().between(0, 1).all()
+    assert "NCM" in clinc.summarise(found)
+
+
+def test_orders_of_classes_go_on_where_they_ended(tmp_path, capsys):
+    out = tmp_path / "orders.csv"
+    some = ["--methods", "NCM,SLDA", "--tasks", "5", "--out", str(out)]
+    class_orders.main([*some, "--orders", "1"])
+    first = out.read_text(encoding="utf-8")
+    class_orders.main([*some, "--orders", "2"])
+    assert out.read_text(encoding="utf-8").startswith(first)
+    found = pd.read_csv(out)
+    assert list(found["method"]) == ["NCM", "SLDA"] * 2
+    assert list(found["order"]) == [0, 0, 1, 1]
+    assert found["final"].between(0.5, 1).all()
+    assert "SLDA: 2 orders" in capsys.readouterr().out

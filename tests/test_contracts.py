@@ -320,11 +320,16 @@ def test_the_page_on_the_contract_lists_every_check():
 # -- verbs and their users -------------------------------------------------------------------------
 DECLARATIONS = (
     "memory", "reads", "head", "decides", "for_label_sets", "task_identity", "grows",
+    "needed_model",
 )  # fmt: skip
-SEAMS = {"Phase.before": "before=", "learner.set_aside": ".set_aside("}
+SEAMS = {
+    "Phase.before": "before=", "Phase.needs": "needs=", "learner.set_aside": ".set_aside(",
+    "ReplaySpec.rewrites": "rewrites=True",
+}  # fmt: skip
 # What fewer than two built-in methods use, and why it is there all the same.
 EXCEPTIONS = {
     "learner.set_aside": "any second stage that is fitted on rows which training has not seen",
+    "ReplaySpec.rewrites": "any output or score of a stored row that has to follow the network",
 }
 MOST_LISTED = 6
 

@@ -1,9 +1,10 @@
 """A process that is killed at any moment goes on by the same call, with equal numbers.
 
 At files and at random moments; one run after the other, in lockstep, in groups that share a file,
-with probes, and in a pool. Beside this: a killed writer (`records/test_killed_writer.py`), the
-step at which a run goes on inside a task (`experiments/test_step_checkpoints.py`), notes and tries
-of a pool (`experiments/pools`), disks and files that fail (`tests/faults`).
+with probes, in a pool, and inside training of methods that forget nothing. Beside this: a killed
+writer (`records/test_killed_writer.py`), the step at which a run goes on inside a task
+(`experiments/test_step_checkpoints.py`), notes and tries of a pool (`experiments/pools`), disks and
+files that fail (`tests/faults`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import engram
 from benchmarks.kills.__main__ import summary
 from benchmarks.kills.trial import orders, trial
 from benchmarks.kills.work import Work
+from engram.engine.trainers.step import TrainingStep
 from engram.experiments import Callback, checkpointing
 from engram.records import COLUMNS, RunDirectory
 from tests.forks import FORKS, die_at_file
@@ -240,6 +242,86 @@ def test_little_work_is_lost(method, way, tmp_path):
     assert not any(row["stages lost"] or row["stages again"] for row in rows)
     assert all(one.seconds_lost <= one.allowed for one in found.deaths)
     assert summary(pd.DataFrame(rows), "way").loc[way, "kills"] == 2
+
+
+# -- inside training of methods that forget nothing ------------------------------------------------
+def train_given_the_task(method, out, together):
+    """Three tasks of two runs, with the task of a row given; 16 steps a task, 4 more to retrain."""
+    data = engram.load("blobs", classes=6, per_class=20)
+    return engram.run(
+        engram.task_incremental(data, classes_per_task=2), method=method, seeds=2, out=out,
+        model={"name": "mlp", "hidden": [16, 16]}, device="cpu", epochs=4, batch_size=8, lr=0.01,
+        together=together, checkpoint_every=0.001,
+    )  # fmt: skip
+
+
+def die_at_step(method, out, together, number):
+    """Train, and die when a step of the second task has its gradient, but has moved no weight."""
+    import torch
+
+    torch.set_num_threads(1)
+    apply = TrainingStep._apply
+
+    def apply_or_die(self, *args):
+        taken = int(self.tensors.taken.max())
+        if self.learners[0].stage == 1 and taken == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        apply(self, *args)
+
+    TrainingStep._apply = apply_or_die
+    train_given_the_task(method, str(out), together)
+
+
+def saved_inside(out):
+    """The facts of the runs that can go on inside a task."""
+    (path,) = (out / "checkpoint" / "steps").glob("*.safetensors")
+    with safe_open(path, framework="np") as handle:
+        return list(json.loads(handle.metadata()["facts"]).values())
+
+
+def changed_scores(result):
+    """How many scores of learnt tasks are others after a later task."""
+    changed = 0
+    for run in result.runs:
+        items = result.items(run.recipe, run.order)
+        own = items.visible[items.task]  # [n, C] the columns of a row's task
+        kept = [result.predictions.get(*run, stage).scores for stage in result.stages[run]]
+        for stage, scores in enumerate(kept):
+            rows = items.task[: len(scores)] == stage
+            for later in kept[stage + 1 :]:
+                differs = later[: len(scores)] != scores
+                changed += int(differs[rows][own[: len(scores)][rows]].sum())
+    return changed
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+@pytest.mark.parametrize(
+    ("method", "step"),
+    [("HAT", 7), ("PackNet", 6), ("PackNet", 18), ("SupSup", 10), ("PNN", 13)],
+)
+def test_nothing_is_forgotten_after_a_kill_inside_training(method, step, together, tmp_path):
+    child = FORKS.Process(target=die_at_step, args=(method, tmp_path, together, step))
+    child.start()
+    child.join(LIMIT)
+    assert child.exitcode == -signal.SIGKILL
+    known = recorded(tmp_path)
+    assert set(known.index.get_level_values("stage")) == {0}  # the second task was not over
+    left = saved_inside(tmp_path)
+    assert len(left) == (2 if together else 1)
+    for facts in left:  # some steps of it were behind the runs that died
+        point = facts["resume"]["facts"]
+        assert facts["stage"] == 1
+        assert 0 < point["earlier"]["steps"] + point["steps"] <= step
+    found = train_given_the_task(method, tmp_path, together)
+    nothing_lost(known, recorded(tmp_path))
+    same_numbers(found, train_given_the_task(method, None, together))
+    assert (found.matrix.diagonal(axis1=1, axis2=2) > 0.8).all()
+    assert (found.metric("forgetting") == 0).all()
+    assert changed_scores(found) == 0
+
+
+def test_scores_of_a_method_that_forgets_are_others():
+    assert changed_scores(train_given_the_task("Finetune", None, True)) > 0
 
 
 # -- in a pool -------------------------------------------------------------------------------------

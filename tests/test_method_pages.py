@@ -40,8 +40,10 @@ VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember"
          "step", "finish", "answer", "admit")  # fmt: skip
 # in none of the benchmarks
 OUTSIDE = {
-    "AdamNSCL", "BiC", "CBRS", "CLSER", "DERpp", "DynamicER", "ERACE", "GDumb", "GPM", "GSS", "HAT",
-    "Join", "MIR", "PCR", "PNN", "PackNet", "SCR", "SLDA", "SupSup", "WA",
+    "AdamNSCL", "APER", "BiC", "CBRS", "ClassifierAlignment", "CLSER", "CODAPrompt", "DERpp",
+    "DualPrompt", "DynamicER", "EASE", "ERACE", "FeCAM", "FOSTER", "GDumb", "GPM", "GSS", "HAT",
+    "InfLoRA", "Join", "L2P", "LaMAML", "MER", "MIR", "NCM", "OWM", "PackNet", "PCR", "PNN",
+    "PODNet", "RanPAC", "SCR", "SLCA", "SLDA", "SupSup", "WA", "XDER",
 }  # fmt: skip
 NO_NAME = "no such name"
 

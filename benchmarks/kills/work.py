@@ -9,6 +9,7 @@ from typing import Any
 
 import engram
 from engram.experiments import Callback
+from engram.methods.method import FROZEN_TRANSFORMER
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Work:
         stream, model = _blobs(), "mlp"
         if self.method == "TWP":  # graphs only
             stream, model = _skeletons(), "gcn"
+        elif getattr(engram.methods, self.method).needed_model == FROZEN_TRANSFORMER:
+            stream, model = {"data": "digits", "classes_per_task": 4}, "vit"
         return [
             {"stream": stream, "method": {"name": self.method, **OPTIONS.get(self.method, {})},
              "model": _model(model, size), "seeds": way.seeds, "keep": "parameters",
@@ -98,6 +101,8 @@ def _skeletons() -> dict[str, Any]:
 def _model(name: str, size: int) -> dict[str, Any]:
     if name == "gcn":
         return {"name": "gcn", "width": 4, "hidden": size}
+    if name == "vit":
+        return {"name": "vit", "patch": 4, "width": size, "depth": 3, "heads": 2}
     return {"name": "mlp", "hidden": [size, size]}
 
 

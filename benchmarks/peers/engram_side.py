@@ -46,7 +46,7 @@ def make_method(job: Job, name: str) -> engram.Method:
         "LwF": methods.LwF(strength=ours.lwf, temperature=ours.temperature),
         "DERpp": methods.DERpp(
             memory=engram.Memory(total=ours.memory, policy="reservoir"),
-            alpha=ours.alpha, beta=ours.beta,
+            alpha=ours.alpha, beta=ours.beta, outputs="seen",
         ),
         "ICaRL": methods.ICaRL(memory=engram.Memory(total=ours.memory, policy="herding")),
     }  # fmt: skip

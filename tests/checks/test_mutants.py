@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +21,14 @@ from engram.checks import (
     policy_rules,
 )
 from engram.checks.check_report import run_check
-from engram.checks.toy_runs import shrink_memory
+from engram.checks.toy_runs import (
+    make_runs,
+    make_streams,
+    shrink_memory,
+    train_runs,
+)
 from engram.engine import checkpoints as checkpoint
-from engram.engine import evaluation, host_verbs, loop
+from engram.engine import evaluation, host_verbs, loop, stored_values
 from engram.engine.engine import SharedPrefixes
 from engram.engine.optim import Optimizer
 from engram.engine.trainers import lockstep, step
@@ -33,16 +38,17 @@ from engram.learner import learner as learners
 from engram.learner.bound_module import BoundNet
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet, Net
-from engram.learner.parameter_layout import Networks
+from engram.learner.parameter_layout import Network, Networks
 from engram.losses import mean
 from engram.memory import Memory, budget, ranking_policies
-from engram.methods import AGEM, CBRS, DGR, ER, EWC, GSS, LGR, PNN, SI, ICaRL, LwF, PackNet
+from engram.methods import AGEM, CBRS, DGR, ER, EWC, GSS, LGR, PNN, SI, XDER, ICaRL, LwF, PackNet
 from engram.methods.method import Method, ReplaySpec
 from engram.methods.quadratic_penalty import quadratic_penalty
 from engram.models import layers
 from engram.per_run import PerRun
 
 Check = Callable[[Any], None]
+ROOM = Memory(total=12, policy="admit")
 
 
 def killed(check: Check, mutant: Any) -> str:
@@ -299,7 +305,7 @@ class TestAdmission:
         assert "exemplars" in killed(check, CBRS())
 
     def test_padding_is_offered(self, monkeypatch):
-        mine, original = CBRS(memory=Memory(total=12, policy="admit")), lockstep.admit_rows
+        mine, original = CBRS(memory=ROOM), lockstep.admit_rows
         healthy(self.check, mine)
 
         def blind(*args: Any) -> Any:
@@ -309,8 +315,65 @@ class TestAdmission:
         monkeypatch.setattr(lockstep, "admit_rows", blind)
         assert "lockstep" in killed(self.check, mine)
 
+    def test_rows_outside_the_memory_decide(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Peeps(CBRS):
+            memory: Memory = ROOM
+
+            def start(self, learner, task):
+                super().start(learner, task)
+                stream = learner._learner.stream  # by force
+                odd = stream.data.x[task.test].double().sum().mul(1e6).long() % 2
+                learner.state = {**learner.state, "odd": odd}
+
+            def admit(self, row, memory, state):
+                slot, found = super().admit(row, memory, state)
+                here = row.target % 2 == state["odd"]
+                return torch.where(here, slot, -1), {**found, "odd": state["odd"]}
+
+        check = leakage_rules.check_test_and_future_rows_do_not_matter
+        healthy(check, CBRS(memory=ROOM))
+        assert "depends on test rows or on later tasks" in killed(check, Peeps())
+
+    def test_rows_kept_outside_the_memory(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Hoards(CBRS):
+            memory: Memory = ROOM
+
+            def start(self, learner, task):
+                super().start(learner, task)
+                if "kept" not in learner.state:
+                    few = torch.zeros(4, learner.batch().x[0].numel(), dtype=torch.double)
+                    learner.state = {**learner.state, "kept": few}
+
+            def remember(self, net, batch, state):
+                return {"x": batch.x.flatten(1)}
+
+            def admit(self, row, memory, state):
+                slot, found = super().admit(row, memory, state)
+                kept = torch.cat([state["kept"][1:], row.values["x"][None]])
+                return slot, {**found, "kept": kept}
+
+        check = leakage_rules.check_keeps_no_samples_outside_its_memory
+        healthy(check, CBRS(memory=ROOM))
+        assert "learner.state/kept holds" in killed(check, Hoards())
+
+    def test_free_slots_tell_nothing(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Looks(CBRS):
+            memory: Memory = field(default=Memory(total=400, policy="admit"))
+
+            def admit(self, row, memory, state):
+                slot, found = super().admit(row, memory, state)
+                free = memory.y[-1, 0] + memory.stage[-1]
+                return torch.where(free + 2 == 0, slot, -1), found
+
+        stream = make_streams()[0]
+        after = train_runs(make_runs(Looks(), [stream]))[0, 0]
+        assert len(after.exemplars) == len(stream.tasks[0].train)  # none was refused
+
     def test_values_of_the_next_row(self, monkeypatch):
-        mine, original = GSS(memory=Memory(total=12, policy="admit")), lockstep.admit_rows
+        mine, original = GSS(memory=ROOM), lockstep.admit_rows
         healthy(self.check, mine)
 
         def shifted(*args: Any) -> Any:
@@ -322,13 +385,55 @@ class TestAdmission:
         assert "lockstep" in killed(self.check, mine)
 
     def test_values_written_behind_another_row(self, monkeypatch):
-        mine, original = GSS(memory=Memory(total=12, policy="admit")), step.write_slots_
+        mine, original = GSS(memory=ROOM), step.write_slots_
 
         def shifted(table: Tensor, into: Tensor, values: Tensor) -> None:
             original(table, into.roll(into.ndim - 1, -1), values)  # in lockstep alone
 
         monkeypatch.setattr(step, "write_slots_", shifted)
         assert "lockstep" in killed(self.check, mine)
+
+
+class TestRewrittenValues:
+    """Stored values that steps replace."""
+
+    check = staticmethod(equality_rules.check_rewritten_values_stay_in_their_rows)
+
+    def test_values_of_the_next_row(self):
+        class Shifted(XDER):
+            def remember(self, net, batch, state):
+                found = super().remember(net, batch, state)
+                return {name: value.roll(1, 0) for name, value in found.items()}
+
+        healthy(self.check, XDER())
+        assert "a row's values are its own" in killed(self.check, Shifted())
+
+    def test_one_mean_for_all_rows(self):
+        class Mixed(XDER):
+            def remember(self, net, batch, state):
+                found = super().remember(net, batch, state)
+                mixed = found["logits"].mean(0, keepdim=True).expand_as(found["logits"])
+                return {**found, "logits": torch.where(batch.known, found["logits"], mixed)}
+
+        assert "'logits'" in killed(self.check, Mixed())
+
+    @pytest.mark.parametrize("mutant", ["next", "also padding and free slots"])
+    def test_values_written_behind_another_row(self, mutant, monkeypatch):
+        original = stored_values.write_slots_
+
+        def astray(table: Tensor, into: Tensor, values: Tensor) -> None:
+            last = table.shape[into.ndim - 1] - 2
+            wrong = into.roll(1, -1) if mutant == "next" else torch.where(into < 0, last, into)
+            original(table, wrong, values)
+
+        monkeypatch.setattr(stored_values, "write_slots_", astray)
+        assert "other values than" in killed(self.check, XDER())
+
+    def test_steps_that_a_run_does_not_take(self, monkeypatch):
+        check, original = equality_rules.check_lockstep_is_the_loop, step.rewrite_values_
+        healthy(check, XDER())
+        monkeypatch.setattr(step, "rewrite_values_", lambda *given: original(*given[:-1], None))
+        assert "lockstep" in killed(check, XDER())
 
 
 class TestTasks:
@@ -398,11 +503,41 @@ class TestTasks:
             leakage_rules.check_closed_networks_wait, Hides()
         )
 
-    def test_masks_of_tasks_to_come(self, monkeypatch):
+    def test_networks_trained_before_their_task(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Late(PNN):
+            def networks(self, stream):
+                late = {"opens": len(stream) - 1}
+                found = super().networks(stream).items()
+                return {name: Network(one.module, **late) for name, one in found}
+
+        assert "terms that depend on the weights" in killed(
+            leakage_rules.check_closed_networks_wait, Late()
+        )
+
+    def test_growth_that_is_not_declared(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Grows(Method):
+            def finish(self, learner, task):
+                learner.state = {**learner.state, f"task{learner.stage}": torch.zeros(1)}
+
+        check = learning_rules.check_state_is_a_tree_of_tensors
+        healthy(check, Method())
+        assert "state grows by 32 bytes" in killed(check, Grows())
+
+    @pytest.mark.parametrize(
+        ("told", "words"),
+        [
+            (lambda learner, method, stage: stage, "a task to come"),
+            (lambda learner, method, stage: learner.stage, "about rows of another one"),
+        ],
+        ids=["to come", "later"],
+    )
+    def test_masks_of_other_tasks(self, told, words, monkeypatch):
         check = equality_rules.check_the_task_stays_unknown
         healthy(check, PackNet())
-        monkeypatch.setattr(evaluation, "told_task", lambda learner, method, stage: stage)
-        assert "a task to come" in killed(check, PackNet())
+        monkeypatch.setattr(evaluation, "told_task", told)
+        assert words in killed(check, PackNet())
 
 
 class TestLeaks:

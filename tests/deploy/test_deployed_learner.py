@@ -17,6 +17,7 @@ from engram.engine.engine import Engine
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from tests.deploy.conftest import FAST, MODEL, world
+from tests.refusals import refuses
 
 
 def engine_run(stream, method, model=MODEL, **training):
@@ -183,11 +184,18 @@ def test_what_goes_wrong_leaves_it_as_it_was(six):
     assert (learner.predict_proba(test) == before).all()
 
 
+@pytest.mark.parametrize("pair", [["z", "z\0"], [1, True], [[1, 2], [True]], [["z\0"], ["z"]]])
+def test_labels_that_would_become_one_class_are_refused(pair):
+    with refuses("y"):
+        Learner("ER", MODEL, **FAST).learn(np.eye(4, 8), pair * 2)
+
+
 def test_bad_arguments_are_refused_at_once():
     for words, arguments in {
         "method: unknown name 'EWK', did you mean 'EWC'": {"method": "EWK"},
         "memory: expected None, because LwF keeps no exemplars": {"method": "LwF", "memory": 5},
-        "capacity": {"capacity": 0},
+        "capacity: expected a whole number of at least 1": {"capacity": 0},
+        "capacity: expected a whole number of at most 1000000": {"capacity": 2**40},
         "unknown name 'epoch', did you mean 'epochs'": {"epoch": 3},
         "detectors": {"detectors": ["Enrgy"]},
     }.items():

@@ -16,6 +16,7 @@ from engram.checks.toy_runs import (
     EXACT,
     MODELS,
     ORDERS,
+    choose_model,
     largest_gap,
     make_clouds,
     make_runs,
@@ -55,7 +56,7 @@ def alike(runs: Sequence[Run], **options: Any) -> None:
 def run_of(method: Method, model: Any = None, seed: int = 0, order: int = 1) -> Run:
     make = task_incremental if method.task_identity == "required" else class_incremental
     stream = make(DATA, order=list(ORDERS[order]))
-    given = MODELS["plain"] if model is None else model
+    given = choose_model(method, "plain") if model is None else model
     return Run(stream=stream, method=method, model=given, training=EXACT, seed=seed)
 
 
@@ -356,7 +357,8 @@ def test_floats_of_built_in_methods_are_declared_where_runs_may_differ(name):
     kind = getattr(methods, name)
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         return
-    decisive = {"generator_lr", "root_lr"}  # learning rates of further trainings
+    # learning rates of further trainings; whether gradients are bounded at all
+    decisive = {"generator_lr", "root_lr", "clip"}
     decisive |= {"share"} if name == "SupSup" else set()  # a number of weights
     floats = {f.name for f in fields(kind) if "float" in str(f.type)}
     assert floats <= decisive

@@ -22,6 +22,7 @@ from engram.data.packed import write_packed
 from engram.engine.training import Training
 from engram.errors import BadArgument, RecordError
 from engram.experiments import Recipe, experiment_id, make_plans
+from engram.experiments.build_methods import method_label
 from engram.experiments.experiment_id import describe
 from engram.experiments.recipe_sections import check_orders
 from engram.memory import Memory
@@ -466,6 +467,17 @@ def test_one_experiment_is_run_once_and_has_one_label():
     assert len(engram.run(stream(), method=["ER", ER()], **FEW)) == 1
     with pytest.raises(BadArgument, match="'a' and 'b' are the same one"):
         engram.sweep([base | {"label": "a"}, base | {"label": "b"}])
+
+
+def test_an_option_may_be_called_parts():
+    @dataclass(frozen=True)
+    class Divided(Method):
+        parts: int = 3
+
+        def loss(self, net, batch, state):
+            return {"task": net.task(batch)}
+
+    assert method_label(Divided(parts=2)) == "Divided parts=2"
 
 
 @pytest.mark.parametrize("way", ["study", "recipes"])

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import engram
 from engram import methods
 from engram.experiments import Callback
+from engram.methods.method import FROZEN_TRANSFORMER
 from tests.frozen.digests import (
     Tensors,
     checkpoints_in,
@@ -38,6 +39,7 @@ FINISHED, STOPPED = HERE / "finished", HERE / "stopped"  # run directories, kept
 EXACT = {"epochs": 2, "batch_size": 16, "optimizer": "sgd", "lr": 0.02, "precision": "float64"}
 MLP = {"name": "mlp", "hidden": [12, 12]}
 GCN = {"name": "gcn", "width": 4, "hidden": 8}
+VIT = {"name": "vit", "patch": 4, "width": 16, "depth": 3, "heads": 2}
 
 
 class Normed(nn.Module):
@@ -126,9 +128,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "AGEM": MEMORY, "BiC": {"memory": {"total": 24}}, "ER": MEMORY, "NaiveRehearsal": MEMORY,
     "SSIL": MEMORY, "DERpp": {"memory": {"total": 12, "policy": "reservoir"}},
     "GEM": {"memory": {"fraction": 0.2}}, "GDumb": {**MEMORY, "epochs": 3},
-    "SCR": {"views": ()},  # the samples are no images
+    "RanPAC": {"width": 30}, "SCR": {"views": ()},  # the samples are no images
     "ERACE": {"memory": {"total": 12, "policy": "reservoir"}},
-    "ICaRL": PER_CLASS, "LUCIR": PER_CLASS, "EWC": {"strength": 1.0}, "MAS": {"strength": 0.1},
+    "ICaRL": PER_CLASS, "LUCIR": PER_CLASS, "PODNet": PER_CLASS,
+    "EWC": {"strength": 1.0}, "MAS": {"strength": 0.1},
     "OnlineEWC": {"strength": 1.0, "gamma": 0.9}, "EWCpp": {"strength": 1.0, "every": 3},
     "RWalk": {"strength": 1.0, "every": 3}, "TWP": {"strength": 1.0, "top": 1.0},
     "DGR": GENERATOR, "LGR": {**GENERATOR, **ROOT}, "LatentReplay": {**MEMORY, **ROOT},
@@ -151,6 +154,8 @@ def _cases() -> Iterator[tuple[str, Case]]:
         on = {"stream": "graphs", "model": GCN} if name in GRAPHS else {}
         if getattr(methods, name).task_identity == "required":
             on = {"stream": "multi"}
+        if getattr(methods, name).needed_model == FROZEN_TRANSFORMER:
+            on = {"stream": "images", "model": VIT}
         yield f"{name} alone", {"method": method(name), **on}
         yield f"{name} lockstep", {"method": method(name), "seeds": 2, "together": True, **on}
     for name in ("Finetune", "ER", "IncrementalJoint", "ERInfinite", "AGEM", "EWC", "MAS", "SI"):

@@ -9,10 +9,12 @@ from torch import nn
 
 from engram.checks.toy_runs import MODELS, SAMPLE, largest_gap, trees_equal
 from engram.errors import BadArgument
+from engram.learner.batch import Batch
 from engram.learner.bound_module import BoundNet
 from engram.learner.networks import FunctionalNet
 from engram.learner.parameter_layout import Layout, Networks
 from engram.models import build
+from tests.refusals import refuses
 
 
 def networks(model: str = "normed", seed: int = 0) -> Networks:
@@ -28,6 +30,55 @@ def with_generator() -> Networks:
 
 X = torch.linspace(-1, 1, 30, dtype=torch.float64).reshape(5, *SAMPLE)
 ONES = torch.ones(5, dtype=torch.float64)
+
+
+class TestViews:
+    """`net.views`: rows beside changed copies of themselves."""
+
+    def batch(self, rows: int = 4) -> Batch:
+        number = torch.arange(rows)
+        x = torch.rand(4, 3, 8, 8, dtype=torch.float64, generator=torch.manual_seed(1))[:rows]
+        return Batch(
+            x=x, y=number[:, None], w=torch.ones(rows), stage=number, old=number * 0,
+            open=torch.ones(rows, 4) > 0, slot=number, opened=torch.zeros(4), now=torch.tensor(0),
+            key=torch.tensor(11), values={"logits": number.double()},
+        )  # fmt: skip
+
+    def net(self) -> FunctionalNet:
+        shared = networks()
+        return FunctionalNet(shared, *shared.initial())
+
+    @pytest.mark.parametrize("original", [True, False])
+    def test_each_row_stands_beside_its_views(self, original):
+        given = self.batch()
+        found = self.net().views(given, 3, ("flip", "resized_crop"), original=original)
+        assert found.target.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+        assert found.values["logits"].tolist() == found.target.tolist()
+        parts = found.x.unflatten(0, (4, 3))
+        assert torch.equal(parts[:, 0], given.x) == original
+        pairs = [parts[:, i] - parts[:, j] for i, j in ((0, 1), (0, 2), (1, 2))]
+        assert all(bool((gap.abs().amax((1, 2, 3)) > 0).all()) for gap in pairs)
+
+    def test_views_do_not_depend_on_the_rows_beside(self):
+        changes = ("resized_crop", "flip")
+        whole = self.net().views(self.batch(), 3, changes)
+        assert torch.equal(self.net().views(self.batch(2), 3, changes).x, whole.x[:6])
+
+    def test_flips_mirror(self):
+        given = self.batch()
+        turned = self.net().views(given, 2, ("flip",)).x[1::2]
+        kept = [torch.equal(a, b) for a, b in zip(turned, given.x, strict=True)]
+        mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(turned, given.x, strict=True)]
+        assert kept == [not one for one in mirrored]
+
+    @pytest.mark.parametrize(
+        ("options", "argument"),
+        [({"changes": ("turn",)}, "changes"), ({"count": 0}, "count"), ({}, "batch")],
+    )
+    def test_bad_views(self, options, argument):
+        given = self.batch() if options else self.batch()._replace(x=torch.zeros(4, 3))
+        with refuses(argument):
+            self.net().views(given, **options)
 
 
 class TestFunctionalNet:

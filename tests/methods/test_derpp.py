@@ -23,6 +23,7 @@ class DERppTwin(ReservoirTwin):
 
     alpha: PerRun = 0.3
     beta: PerRun = 0.7
+    every: bool = True  # outputs of classes to come are compared, too
 
     def loss(self, rows: Tensor, stage: int, key: int) -> tuple[Tensor, Tensor]:
         every, seen = len(self.net.heads), int((self.stream.opening <= stage).sum())
@@ -30,13 +31,19 @@ class DERppTwin(ReservoirTwin):
         total = F.cross_entropy(logits[:, :seen], self.y(rows))
         if self.slots:
             dark, labelled = self.drawn(stage, key, 0), self.drawn(stage, key, 1)
-            then = torch.stack([one.value for one in dark])[:, :seen]
-            now = self.net(self.x(rows_of(dark)), stage + 1)
+            compared = None if self.every else seen
+            then = torch.stack([one.value for one in dark])[:, :compared]
+            now = self.net(self.x(rows_of(dark)), every)[:, :compared]
             total = total + self.alpha * F.mse_loss(now, then)
             other = rows_of(labelled)
             answer = self.net(self.x(other), stage + 1)
             total = total + self.beta * F.cross_entropy(answer, self.y(other))
         return total, logits.detach()
+
+
+@dataclass
+class Seen(DERppTwin):
+    every: bool = False
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
@@ -63,6 +70,14 @@ def test_a_twin_that_forgets_its_logits_differs():
     assert min(gaps) > 1e-4
 
 
+def test_a_distance_over_classes_seen():
+    method = DERpp(alpha=0.3, beta=0.7, memory=MEMORY, outputs="seen")
+    for one, least, most in ((Seen, 0.0, 1e-10), (DERppTwin, 1e-5, 1.0)):
+        pairs = beside(method, one, DECAYED, model="plain", together=False)
+        gap = max(away(twin, stage.learner) for twin, stage in pairs)
+        assert least <= gap < most
+
+
 def test_der_is_der_without_labels():
     terms = []
     for _, stage in beside(DERpp(beta=0.0, memory=MEMORY), DERppTwin, DECAYED, model="plain",
@@ -72,7 +87,9 @@ def test_der_is_der_without_labels():
     assert any(found["logits"] > 0 for found in terms)
 
 
-@pytest.mark.parametrize("values", [{"alpha": -1.0}, {"beta": -0.1}, {"size": -1}, {"memory": 5}])
+@pytest.mark.parametrize(
+    "values", [{"alpha": -1.0}, {"beta": -0.1}, {"size": -1}, {"memory": 5}, {"outputs": "own"}]
+)
 def test_bad_values(values):
     with pytest.raises(BadArgument, match=next(iter(values))):
         DERpp(**values)

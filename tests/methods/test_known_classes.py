@@ -56,7 +56,9 @@ VARIANTS = LIBRARY | {
 
 
 # they correct or align what is new, or give the columns of a task to it alone
-REFUSING = ("BiC", "HAT", "PackNet", "SupSup", "WA")
+REFUSING = ("BiC", "EASE", "FeCAM", "FOSTER", "HAT", "PackNet", "SupSup", "WA", "XDER")
+# features stand still after the first task, and a class has one mean over all its domains
+ONE_MEAN = ("APER",)
 
 
 def own_accuracies(method: Method, stream: Stream) -> list[float]:
@@ -66,7 +68,7 @@ def own_accuracies(method: Method, stream: Stream) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in REFUSING])
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in REFUSING + ONE_MEAN])
 def test_streams_with_known_classes_are_learnt(name: str, kind: str) -> None:
     found = own_accuracies(VARIANTS[name], STREAMS[kind]())
     assert min(found) > ENOUGH_KNOWN_CLASS_ACCURACY, found  # guessing gives 0.25

@@ -15,9 +15,9 @@ from torch.func import vmap
 from engram import keys
 from engram.data.dataset import Data
 from engram.errors import BadArgument
-from engram.learner.feed import CROP_AREA, CROP_RATIOS, resized_crop
+from engram.learner.feed import CROP_AREA, CROP_RATIOS, change_images, resized_crop
 from engram.methods import SCR
-from engram.methods.scr import change_images, contrast_classes
+from engram.methods.scr import contrast_classes
 from engram.streams import class_incremental
 from tests.methods import rehearsal
 from tests.methods.plain_reservoirs import MEMORY

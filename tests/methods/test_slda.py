@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from engram.checks.toy_runs import make_clouds, make_streams
 from engram.methods import SLDA
 from engram.models.forward_pass import Output
 from tests.engine.plain_loop import Twin, away, beside
 from tests.engine.test_plain_loop import DECAYED
+from tests.methods.fixed_features import stages
+from tests.plain.closed_forms import discriminant
 from tests.refusals import refuses
 
 SHRINKAGE = 0.05
@@ -91,7 +94,48 @@ def test_it_keeps_no_exemplars_and_its_state_does_not_grow():
     assert len(sizes) == 1
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "lockstep"])
+def test_relative_shrinkage_is_that_of_the_formula(together):
+    method = SLDA(shrinkage=0.2, relative=True)
+    for seen in stages(method, together=together):
+        wanted = discriminant(seen.z, seen.y, seen.test, 0.2)
+        scores = seen.scores(method)[:, : seen.classes]
+        assert (scores - wanted).abs().max() < 1e-9 * wanted.abs().max()
+
+
+def test_relative_shrinkage_does_not_depend_on_the_scale_of_features():
+    data, answers = make_clouds(), []
+    for factor in (1.0, 1024.0):
+        scaled = replace(data, x=data.x * factor)
+        (stream,) = make_streams(scaled, [range(6)])
+        method = SLDA(shrinkage=0.2, relative=True)
+        *_, last = stages(method, together=False, model=Linearly, on=[stream])
+        answers.append(last.scores(method)[:, :6].softmax(1))
+    assert (answers[0] - answers[1]).abs().max() < 1e-9
+
+
+class Linearly(nn.Module):
+    """A network whose features are the inputs."""
+
+    features = 6
+
+    def __init__(self, sample_shape: tuple[int, ...]) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+
 @pytest.mark.parametrize("shrinkage", [0.0, -1.0, 1.5])
 def test_bad_values(shrinkage):
     with refuses("shrinkage"):
         SLDA(shrinkage=shrinkage)
+
+
+def test_under_a_frozen_backbone_nothing_is_trained():
+    scores = []
+    for first in (True, False):
+        found = list(stages(SLDA(train_first=first), together=False))
+        assert [seen.stage.steps for seen in found] == [0] * 9
+        scores.append(found[-1].scores(SLDA()))
+    assert torch.equal(*scores)

@@ -95,3 +95,8 @@ def test_refusals():
         WA(temperature=0.0)
     with refuses("stream"):
         small.after(WA(), on=permuted(small.clouds(), tasks=2))
+
+
+def test_a_step_of_its_own_is_taken_only_for_clipping():
+    assert WA(clip=True).implements("step")
+    assert not WA().implements("step")

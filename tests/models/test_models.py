@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from engram import keys
 from engram.models import build, forward_context, models
+from engram.models.published_weights import PUBLISHED
 
 CHAIN = [(1, 2), (3, 2), (4, 3), (5, 3)]
 CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -28,6 +29,24 @@ CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "gcn persons": ({"name": "gcn", "edges": CHAIN, "width": 6, "depth": 3}, (2, 4, 5, 2)),
     "stgcn": ({"name": "stgcn", "edges": CHAIN, "width": 4, "tk": 3, "dropout": 0.3}, (3, 6, 5)),
     "stgcn persons": ({"name": "stgcn", "edges": CHAIN, "width": 4}, (3, 6, 5, 2)),
+    "transformer": (
+        {"name": "transformer", "vocabulary": 9, "width": 6, "heads": 2, "dropout": 0.3},
+        (7,),
+    ),
+    "transformer post": (
+        {
+            "name": "transformer",
+            "vocabulary": 9,
+            "width": 6,
+            "heads": 3,
+            "norm": "post",
+            "unit": True,
+            "split": 0,
+        },
+        (7,),
+    ),
+    "vit": ({"name": "vit", "width": 6, "heads": 2, "dropout": 0.3}, (2, 8, 12)),
+    "vit mean": ({"name": "vit", "width": 6, "heads": 2, "pooling": "mean", "split": 2}, (1, 4, 8)),
 }
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 ROWS, CLASSES = 5, 3
@@ -43,10 +62,21 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return keys.normal(keys.fold(seed, "test"), *shape)
 
 
+def draw_inputs(case: str, *rows: int, seed: int = 0) -> torch.Tensor:
+    """Inputs of a case; those of texts are token ids, the last ones of each row padding."""
+    shape = CASES[case][1]
+    x = draw(*rows, *shape, seed=seed)
+    if not case.startswith("transformer"):
+        return x
+    length = (x[..., :1].abs() * 2).ceil() + 1
+    return torch.where(torch.arange(shape[0]) < length, 1 + (3 * x.abs()).clamp(max=7).floor(), 0)
+
+
 def test_every_name_is_tried():
     named = {spec if isinstance(spec, str) else spec["name"] for spec, _ in CASES.values()}
     # of millions of parameters at the least: test_image_networks.py tries them alone
-    assert named == set(models()) - {"resnet50", "alexnet"}
+    # (those with published weights: test_published_weights.py)
+    assert named == set(models()) - {"resnet50", "alexnet"} - set(PUBLISHED)
 
 
 def loss_of(output, weights: torch.Tensor) -> torch.Tensor:
@@ -78,8 +108,7 @@ def mapped_gradient(skeleton, buffer_names):
 def test_mapped_over_runs_equals_plain_autograd(case, head):
     """Train mode, own padding, statistics and dropout key per run."""
     nets = [net_of(case, seed=run, head=head)[0] for run in range(3)]
-    shape = CASES[case][1]
-    x = draw(3, ROWS, *shape)
+    x = draw_inputs(case, 3, ROWS)
     real = torch.tensor([5, 3, 4])
     weights = (torch.arange(ROWS) < real[:, None]).double()
     key = torch.tensor([3, 99, -12345678901234567])
@@ -99,14 +128,15 @@ def test_mapped_over_runs_equals_plain_autograd(case, head):
 
 @pytest.mark.parametrize("case", CASES)
 def test_padding_changes_nothing_in_training(case):
-    net, shape = net_of(case)
+    net, _ = net_of(case)
     twin = copy.deepcopy(net)
-    x = draw(ROWS, *shape)
+    x = draw_inputs(case, ROWS)
     with forward_context(None, 5):
         plain = net(x)
     weights = torch.cat([torch.ones(ROWS), torch.zeros(2)])
+    far = draw_inputs(case, 2, seed=4) * (1 if case.startswith("transformer") else 50)
     with forward_context(weights, 5):
-        padded = twin(torch.cat([x, 50 * draw(2, *shape, seed=4)]))
+        padded = twin(torch.cat([x, far]))
     torch.testing.assert_close(padded.logits[:ROWS], plain.logits, **CLOSE)
     for mine, other in zip(net.buffers(), twin.buffers(), strict=True):
         torch.testing.assert_close(mine, other, **CLOSE)
@@ -114,8 +144,8 @@ def test_padding_changes_nothing_in_training(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_eval_does_not_depend_on_company(case):
-    net, shape = net_of(case)
-    x = draw(ROWS, *shape)
+    net, _ = net_of(case)
+    x = draw_inputs(case, ROWS)
     with forward_context(None, 5):
         net(x)  # statistics that are not 0 and 1
     net.eval()
@@ -128,9 +158,9 @@ def test_eval_does_not_depend_on_company(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_top_after_root_is_the_whole(case):
-    net, shape = net_of(case)
+    net, _ = net_of(case)
     net.eval()
-    x = draw(ROWS, *shape)
+    x = draw_inputs(case, ROWS)
     assert net.splits
     assert torch.equal(net.top(net.root(x)).logits, net(x).logits)
     named = dict(net.named_parameters())
@@ -147,7 +177,7 @@ def test_every_model_takes_every_head(case, head):
     spec = {"name": spec} if isinstance(spec, str) else spec
     net = build({**spec, "head": head}, sample_shape=shape, classes=CLASSES, seed=0).eval()
     assert net.class_rows == ("head.weight",)  # no bias
-    found = net(draw(ROWS, *shape).float())
+    found = net(draw_inputs(case, ROWS).float())
     logits = found.features @ net.head.weight.T
     if head == "cosine":
         logits = logits / found.features.norm(dim=1, keepdim=True) / net.head.weight.norm(dim=1)
@@ -177,7 +207,9 @@ def test_state_dict_is_learnt_or_measured_state_only(case):
     }
 
 
-@pytest.mark.parametrize("case", ["mlp latent", "cnn", "lenet latent", "gcn", "stgcn persons"])
+@pytest.mark.parametrize(
+    "case", ["mlp latent", "cnn", "lenet latent", "gcn", "stgcn persons", "transformer"]
+)
 def test_mapped_step_takes_no_host_decision(case):
     """Traced once on fake tensors, the step answers for other numbers: it can be captured."""
     nets = [net_of(case, seed=run)[0] for run in range(2)]
@@ -185,7 +217,7 @@ def test_mapped_step_takes_no_host_decision(case):
     step = mapped_gradient(nets[0], list(buffers))
 
     def inputs(seed: int) -> tuple[torch.Tensor, ...]:
-        x = draw(2, ROWS, *CASES[case][1], seed=seed)
+        x = draw_inputs(case, 2, ROWS, seed=seed)
         return x, (draw(2, ROWS, seed=seed) > 0).double(), torch.tensor([seed, 3 * seed])
 
     traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(

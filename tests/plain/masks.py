@@ -1,4 +1,4 @@
-"""Methods with masks for each task: HAT, which gates units, and SupSup, which chooses weights."""
+"""Methods with masks for each task: HAT gates units, SupSup and PackNet choose weights."""
 
 from __future__ import annotations
 
@@ -155,3 +155,55 @@ class SupSup(Masked):
 
     def scores(self, x: Tensor) -> Tensor:
         return self.masked(x, self.masks[self.asked], self.asked)
+
+
+class PackNet(Masked):
+    """Most of a task's weights are pruned for the tasks to come; the rest stays as it is."""
+
+    def __init__(
+        self, images: Images, multi: bool, seed: int, settings: Settings, *, share: float = 0.75,
+        retrain: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(images, multi, seed, settings)
+        self.share, self.retrain = share, retrain
+        self.owner = [torch.zeros_like(one.weight, dtype=torch.long) for one in self.linear()]
+
+    def batches(self) -> Iterator[Tensor]:
+        for layer in self.linear():
+            layer.bias.requires_grad_(not self.task)
+        self.mine = [(owner == self.task).float() for owner in self.owner]
+        yield from super().batches()
+
+    @torch.no_grad()
+    def prune(self) -> None:
+        for layer, owner in zip(self.linear(), self.owner, strict=True):
+            own = (owner == self.task).flatten().nonzero()[:, 0]
+            sizes = layer.weight.flatten()[own].abs()
+            gone = own[sizes.argsort()[: int(self.share * len(own))]]
+            layer.weight.view(-1)[gone] = 0.0
+            owner.view(-1)[gone] = self.task + 1
+        self.mine = [(owner == self.task).float() for owner in self.owner]
+
+    def backward(self, rows: Tensor) -> None:
+        super().backward(rows)
+        for layer, mine in zip(self.linear(), self.mine, strict=True):
+            layer.weight.grad *= mine
+
+    def finish(self) -> None:
+        self.prune()
+        optimizer = torch.optim.Adam(self.net.parameters(), lr=self.settings.lr, fused=True)
+        rows = self.own_rows()
+        for _ in range(self.retrain):
+            for some in rows[torch.randperm(len(rows))].split(self.settings.batch_size):
+                optimizer.zero_grad()
+                self.backward(some)
+                optimizer.step()
+
+    def scores(self, x: Tensor) -> Tensor:
+        owners = iter(self.owner)
+        for one in self.net.trunk:
+            if isinstance(one, nn.Linear):
+                x = F.linear(x, one.weight * (next(owners) <= self.asked), one.bias)
+            else:
+                x = one(x)
+        return torch.cat([head(x) for head in self.net.heads], 1)

@@ -1,4 +1,4 @@
-"""Methods that bend the gradient away from harm: A-GEM, GEM and GPM."""
+"""Methods that bend the gradient away from harm: A-GEM, GEM, GPM, Adam-NSCL and OWM."""
 
 from __future__ import annotations
 
@@ -134,3 +134,82 @@ class GPM(Finetune):
                 place += 1
             x = one(x)
         self.projectors = [torch.eye(len(base)) - base @ base.T for base in self.bases]
+
+
+class AdamNSCL(GPM):
+    """What the optimiser does to a layer, where inputs of all earlier tasks hardly reach."""
+
+    scale, floor = 10.0, 1e-7
+
+    def start(self) -> None:
+        if self.task < 0:
+            self.moments = [torch.zeros(len(one), len(one)).double() for one in self.bases]
+            self.before = []
+
+    def backward(self, rows: Tensor) -> None:
+        (GPM if self.projectors else Finetune).backward(self, rows)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        x, place = self.images.x[self.own_rows()], 0
+        for one in self.net.trunk:
+            if isinstance(one, nn.Linear):
+                given = torch.cat([x, torch.ones(len(x), 1)], 1).double()
+                self.moments[place].addmm_(given.T, given)
+                place += 1
+            x = one(x)
+        self.projectors = [self.null_space(moment) for moment in self.moments]
+
+    def null_space(self, moment: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(moment)  # from the smallest on
+        least = max(values[0], self.floor * values[-1])
+        basis = vectors[:, values <= self.scale * least]
+        return (basis @ basis.T).float()
+
+
+class OWM(Finetune):
+    """What the optimiser does to a layer, without the mean inputs of batches of earlier tasks."""
+
+    def __init__(
+        self, images: Images, multi: bool, seed: int, settings: Settings, *,
+        alpha: float = 0.1, size: int = 64,
+    ) -> None:  # fmt: skip
+        super().__init__(images, multi, seed, settings)
+        self.alpha, self.size = alpha, size
+        self.hidden = [one for one in self.net.trunk if isinstance(one, nn.Linear)]
+        widths = [*(one.in_features for one in self.hidden), self.net.width]
+        self.projectors = [torch.eye(width + 1).double() for width in widths]
+
+    @torch.no_grad()
+    def backward(self, rows: Tensor) -> None:
+        with torch.enable_grad():
+            super().backward(rows)
+        places = [*range(len(self.hidden)), *[len(self.hidden)] * len(self.net.heads)]
+        self.layers = list(zip([*self.hidden, *self.net.heads], places, strict=True))
+        self.before = [(one.weight.clone(), one.bias.clone()) for one, _ in self.layers]
+
+    def start(self) -> None:
+        self.free = [one.float() for one in self.projectors]
+
+    @torch.no_grad()
+    def stepped(self) -> None:
+        if not self.task:
+            return
+        for (one, place), old in zip(self.layers, self.before, strict=True):
+            change = torch.cat([one.weight - old[0], (one.bias - old[1])[:, None]], 1)
+            change = change @ self.free[place]
+            one.weight.copy_(old[0] + change[:, :-1])
+            one.bias.copy_(old[1] + change[:, -1])
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        own = self.own_rows()
+        for batch in own[torch.randperm(len(own))].split(self.size):
+            x, given = self.images.x[batch], []
+            for one in self.net.trunk:
+                given += [x] if isinstance(one, nn.Linear) else []
+                x = one(x)
+            for place, inputs in enumerate([*given, x]):
+                mean = torch.cat([inputs.mean(0), torch.ones(1)]).double()
+                along = self.projectors[place] @ mean
+                self.projectors[place] -= along.outer(along) / (self.alpha + mean @ along)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.plain.images import Images
-from tests.plain.loop import Finetune, Net, Settings
+from tests.plain.loop import CLASSES_PER_TASK, AllHeads, Finetune, Net, Settings
 
 
 class Rehearsal(Finetune):
@@ -55,6 +55,71 @@ class ER(Rehearsal):
 
     def finish(self) -> None:
         self.keep_at_random(self.total)
+
+
+class XDER(AllHeads, ER):
+    """Matches stored logits of all heads, those of later heads rewritten when rows are drawn."""
+
+    alpha, beta, gamma, eta, margin = 0.3, 0.8, 0.85, 0.1, 0.3
+
+    def start(self) -> None:
+        self.draws = torch.zeros(len(self.images.y))
+
+    def excess(self, wrong: Tensor, right: Tensor) -> Tensor:
+        gap = (wrong + self.margin - right).relu()
+        return gap.sum() / (gap > 0).sum().clamp(min=1)
+
+    def cost(self, rows: Tensor) -> Tensor:
+        start = self.task * CLASSES_PER_TASK
+        stop, y = start + CLASSES_PER_TASK, self.images.y[rows]
+        logits = self.outputs(rows)
+        loss = F.cross_entropy(logits[:, start:stop], y - start)
+        if self.kept:
+            memory, size = self.memory(), self.settings.batch_size
+            first, second = (memory[torch.randint(len(memory), (size,))] for _ in range(2))
+            now, answer = self.outputs(first), self.outputs(second)
+            loss = loss + self.alpha * F.mse_loss(now, self.logits[first])
+            loss = loss + self.beta * F.cross_entropy(answer[:, :start], self.images.y[second])
+            share = logits[:, :stop].softmax(1)
+            past = share[:, :start].amax(1).detach()
+            loss = loss + self.eta * self.excess(past, share[:, start:].amax(1))
+            drawn, where = torch.cat([first, second]).unique(return_inverse=True)
+            place = torch.full_like(drawn, len(where)).scatter_reduce_(
+                0, where, torch.arange(len(where)), "amin"
+            )
+            said = torch.cat([now, answer])[place]
+            self.draws[drawn] += 1
+            chosen = torch.rand(len(drawn)) * self.draws[drawn] < 1
+            self.rewrite(drawn[chosen], said.detach()[chosen], slice(start, None))
+            logits, y = torch.cat([logits, said]), torch.cat([y, self.images.y[drawn]])
+        if self.coming:
+            own = logits.unflatten(1, (-1, CLASSES_PER_TASK)).amax(2)
+            own = own.gather(1, (y // CLASSES_PER_TASK)[:, None])[:, 0]
+            loss = loss + self.eta * self.excess(logits[:, stop:].amax(1), own)
+        return loss
+
+    def backward(self, rows: Tensor) -> None:
+        self.cost(rows).backward()
+
+    def rewrite(self, rows: Tensor, new: Tensor, part: slice) -> None:
+        """Store new logits of a part of the classes, below those of the labels."""
+        own = self.logits[rows, self.images.y[rows]]
+        new = new[:, part]
+        top = new.amax(1)
+        scale = torch.where(top > own, (self.gamma * own / top).clamp(0, 1), 1.0)
+        self.logits[rows, part] = scale[:, None] * new
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        before, start = self.memory() if self.kept else None, self.task * CLASSES_PER_TASK
+        super().finish()
+        kept = self.memory()
+        old = kept[torch.isin(kept, before)] if before is not None else kept[:0]
+        new = kept[~torch.isin(kept, old)]
+        self.rewrite(old, self.outputs(old), slice(start, None))
+        self.logits[new] = self.outputs(new)
+        if start:
+            self.rewrite(new, self.outputs(new), slice(0, start))
 
 
 class ICaRL(Rehearsal):

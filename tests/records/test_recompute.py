@@ -10,6 +10,7 @@ import torch
 
 import engram
 from engram import keys, methods
+from engram.methods.method import FROZEN_TRANSFORMER
 from engram.records import COLUMNS
 
 KEY = [name for name in COLUMNS if name not in ("value", "recipe", "label")]
@@ -50,6 +51,8 @@ def train(name, out, average):
     model = {"name": "mlp", "hidden": [8]}
     if graph:
         model = {"name": "gcn", "edges": "ucla", "width": 4, "hidden": 8}
+    if getattr(methods, name).needed_model == FROZEN_TRANSFORMER:
+        model = {"name": "engram.checks.toy_runs:ToyTransformer"}
     return engram.run(
         skeletons() if graph else given() if needs_task(name) else uneven(),
         method=own.get(name, name), out=out, average=average, model=model, epochs=1, device="cpu",

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ MISSING = [
 ]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason="the extra serve is not installed")
 if not MISSING:
+    from engram.serve.app import LearnRequest
     from engram.serve.request_limits import RequestLimits
     from engram.serve.training_worker import learn_task
     from tests.serve.client import ask, serving, until
@@ -69,7 +72,7 @@ def test_questions_and_answers(running):
     assert said["classes"] == [0, 1, 2, 3]
     status, said = asked(running, "/novelty", {"x": rows, "detector": "Softmax"})
     assert said["novelty"] == learner.novelty(TEST[:5], detector="Softmax").tolist()
-    status, said = ask(running[0], "/health")
+    status, said = asked(running, "/health")
     assert (status, said["tasks"], said["input_shape"]) == (200, 1, [8])
     status, said = asked(running, "/metrics")
     assert 'engram_requests_total{path="/predict",status="200"} 1' in said
@@ -77,6 +80,28 @@ def test_questions_and_answers(running):
         assert word in ask(running[0], page)[1]
     api = ask(running[0], "/openapi.json")[1]
     assert {"/predict", "/novelty", "/learn", "/jobs/{number}", "/health"} <= set(api["paths"])
+
+
+def test_alarms_beside_scores(tmp_path):
+    learner = Learner("ER", MODEL, calibration=5, **FAST).learn(X[:48], Y[:48])
+    path = learner.save(tmp_path / "alarms.engram")
+    found = learner.alarm(TEST, 0.2)
+    body = {"x": TEST.tolist()}
+    with serving(path) as (port, _):
+        said = ask(port, "/novelty", body)[1]
+        assert said["novelty"] == found.novelty.tolist()
+        assert said["rate"] == 0.05
+        assert said["p_value"] == found.p_value.tolist()
+        assert ask(port, "/novelty", {**body, "task": 0})[1]["alarm"] is None
+        said = ask(port, "/novelty", {**body, "rate": 0.2})[1]
+        assert (said["alarm"], said["p_value"]) == (found.alarm.tolist(), found.p_value.tolist())
+        assert ask(port, "/novelty", {**body, "rate": 0.01})[0] == 422
+        assert ask(port, "/novelty", {**body, "rate": 0.2, "task": 0})[0] == 422
+    np.save(tmp_path / "new.npy", TEST)
+    asked = ["predict", str(path), "--data", str(tmp_path / "new.npy"), "--rate", "0.2"]
+    lines = CliRunner().invoke(shell, asked).stdout.splitlines()
+    assert lines[0] == "input,label,probability,novelty,p_value,alarm"
+    assert [one.endswith(",True") for one in lines[1:]] == found.alarm.tolist()
 
 
 def test_rows_with_several_labels(tmp_path):
@@ -119,9 +144,52 @@ def test_who_may_not_ask(running):
     body = {"x": TEST[:1].tolist()}
     assert ask(running[0], "/predict", body)[0] == 401
     assert ask(running[0], "/predict", body, token="secre")[0] == 401
+    for path in ("/health", "/metrics", "/jobs/1"):  # the names of classes are not for all
+        assert ask(running[0], path) == (401, {"error": ANY})
+    assert ask(running[0], "/live") == (200, {"status": "live"})
+    assert ask(running[0], "/ready") == (200, {"status": "ready"})
     assert asked(running, "/health", headers={"host": "evil.example"})[0] == 421
     # a name of a module would be code to run
     assert asked(running, "/novelty", {**body, "detector": "os:system"})[0] == 422
+
+
+def test_pages_cannot_be_framed(running):
+    for path in ("/", "/docs"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{running[0]}{path}", timeout=30) as page:
+            assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+            assert page.headers["x-frame-options"] == "DENY"
+            assert page.headers["x-content-type-options"] == "nosniff"
+
+
+def test_wrong_labels_are_named_in_plain_words(running):
+    x = TEST[:2].tolist()
+    expected = (
+        "y: expected a label for each row (a name of at most 200 characters, a whole number, "
+    )
+    expected += "true or false), or a list of them, got "
+    wrong = {
+        "1.5 in row 1": [0, 1.5], "None in row 0": [None, 1], "[] in row 1": [[0], []],
+        "{'a': 1} in row 0": [{"a": 1}, 1], "[0, [1]] in row 1": [[0], [0, [1]]],
+        "'\\ud800' in row 0": ["\ud800", "a"], f"{'a' * 300!r:.60} in row 0": ["a" * 300, "b"],
+    }  # fmt: skip
+    for got, y in wrong.items():
+        status, said = asked(running, "/learn", {"x": x, "y": y})
+        assert (status, said["error"]) == (422, expected + got)
+    for got, y in {"'a'": "a", "5": 5, "no rows": []}.items():
+        status, said = asked(running, "/learn", {"x": x, "y": y})
+        assert (status, said["error"]) == (422, f"y: expected a list of labels, got {got}")
+    wrong = {"z\0": "NUL", True: "one type", "a": "one type"}
+    for other, words in wrong.items():
+        y = ["z", other] if isinstance(other, str) and "\0" in other else [1, other]
+        status, said = asked(running, "/learn", {"x": x, "y": y})
+        assert status == 422
+        assert words in said["error"]
+
+
+def test_whole_numbers_of_json_stay_numbers():
+    read = LearnRequest.model_validate({"x": [[0]], "y": [1.0, True, 2, "a", [3.0, "b"]]}).y
+    assert [type(one) for one in read] == [int, bool, int, str, list]
+    assert read == [1, True, 2, "a", [3, "b"]]
 
 
 def test_malformed_requests_get_clean_answers(running):
@@ -233,15 +301,17 @@ def test_the_page_in_a_browser(running):
         pytest.skip("no Chromium is on the PATH")
     with chromium.launch() as browser:
         browser.call("Page.navigate", url=f"http://127.0.0.1:{running[0]}/")
-        until(lambda: "1 task, 4 classes" in (browser.evaluate(
-            "(document.getElementById('health') || {}).textContent") or ""))  # fmt: skip
+        state = "(document.getElementById('health') || {}).textContent"
+        until(lambda: "a token is required" in (browser.evaluate(state) or ""))
         row = json.dumps(TEST[0].tolist())
         browser.evaluate(f"document.getElementById('x').value = {row!r};"
                          "document.getElementById('predict').click()")  # fmt: skip
         read = "document.getElementById('said').textContent"
         until(lambda: "a token is required" in browser.evaluate(read))
-        browser.evaluate("document.getElementById('token').value = 'secret';"
-                         "document.getElementById('predict').click()")  # fmt: skip
+        browser.evaluate("const given = document.getElementById('token'); given.value = 'secret';"
+                         "given.dispatchEvent(new Event('change'))")  # fmt: skip
+        until(lambda: "1 task, 4 classes" in browser.evaluate(state))
+        browser.evaluate("document.getElementById('predict').click()")  # fmt: skip
         until(lambda: browser.evaluate(read) == "after 1 task")
         label = browser.evaluate("document.querySelector('#table td:nth-child(2)').textContent")
         assert label == str(running[1].learner.predict(TEST[:1])[0])

@@ -386,13 +386,76 @@ def check_scores_row_by_row(method: Method) -> None:
     )
 
 
+def check_rewritten_values_stay_in_their_rows(method: Method) -> None:
+    """Stored values change for the rows of a batch alone, each by what its own row holds."""
+    method = shrink_settings(method)
+    stages = range(len(make_streams()[0]))
+    if not any(method.replay(stage).rewrites for stage in stages):
+        raise DoesNotApply("no stored values are rewritten")
+    at = enter_task(method)
+    learner, asked = at.learners[0], 0
+    for batch in at.own_batches():
+        for part in (batch, *batch.memory):
+            asked += _require_own_values(method, learner, part)
+    require(asked > 0, "no batch holds rows of the memory, whose values could be rewritten")
+    held: dict[int, dict[str, Tensor]] = {}  # by slot, what the last step left there
+    said: dict[int, dict[str, Tensor]] = {}  # in this step
+    steps: list[tuple[int, int]] = []
+
+    def compare(original: Callable[..., Any], net: Any, batch: Any, state: Any) -> Any:
+        found = original(net, batch, state)
+        time = (int(batch.now), int(batch.times[0])) if batch.times else (-1, -1)
+        if not steps or time != steps[-1]:
+            held.update(said)
+            said.clear()
+            if not steps or time[0] != steps[-1][0]:  # slots have other rows now
+                held.clear()
+            steps.append(time)
+        real = (batch.slot >= 0) & (batch.w > 0)
+        for place in real.nonzero()[:, 0].tolist() if batch.times else ():
+            slot = int(batch.slot[place])
+            require(
+                slot not in held or all(
+                    torch.equal(value[place], held[slot][name])
+                    for name, value in batch.values.items()
+                ),
+                "a row comes with other values than those that remember returned for it",
+            )  # fmt: skip
+            said.setdefault(slot, {name: value[place] for name, value in found.items()})
+        return found
+
+    if all(method.replay(stage).renew == "task" for stage in stages):  # rows keep their slots
+        train_runs(make_runs(spy_on(method, "remember", compare), make_streams()[:1]))
+
+
+def _require_own_values(method: Method, learner: RunLearner, batch: Batch) -> int:
+    """Ask what is remembered of rows beside others; returns how many rows are in the memory."""
+    rows = torch.arange(len(batch.w))
+    stored = (batch.slot >= 0) & (batch.w > 0)
+    changes = {"every second": rows % 2 == 1, "the second half": rows >= len(rows) // 2}
+    with torch.no_grad():
+        whole = method.remember(learner.net(), batch, learner.state)
+        for which, others in changes.items():
+            beside = torch.where(others, rows.flip(0), rows)
+            company = batch._replace(memory=()).select(beside)._replace(memory=batch.memory)
+            found = method.remember(learner.net(), company, learner.state)
+            for name, value in whole.items():
+                mine = stored & ~others
+                require(
+                    largest_gap(found[name][mine], value[mine]) < 1e-12,
+                    f"remember rewrites {name!r} of a row otherwise if {which} of the rows "
+                    "differs: a row's values are its own",
+                )
+    return int(stored.sum())
+
+
 def check_the_task_stays_unknown(method: Method) -> None:
     """Answers know the task of a row only where the stream gives it and the method declares it."""
-    told: list[int] = []
+    told: list[tuple[int, Tensor]] = []
 
     def listen(original: Callable[..., Any], *given: Any) -> Any:
         if not torch.is_grad_enabled():  # a loss knows the task that it trains
-            told.append(int(given[3]))
+            told.append((int(given[3]), given[1]))
         return original(*given)
 
     method = shrink_settings(method)
@@ -402,7 +465,10 @@ def check_the_task_stays_unknown(method: Method) -> None:
     if method.task_identity != "required":
         runs = make_runs(spy_on(method, "answer", listen), [stream], training=brief)
         after = train_runs(runs)[0, len(stream) - 1]
-        require(set(told) == {-1}, "answers are told the task of a row that no stream gives")
+        require(
+            {stage for stage, _ in told} == {-1},
+            "answers are told the task of a row that no stream gives",
+        )
         # what the order or the company of rows gives away is the task, too
         learner = after.stage.learner
         rows, stages = test_items(learner.stream)
@@ -419,8 +485,12 @@ def check_the_task_stays_unknown(method: Method) -> None:
         given = replace(stream, head="multi")
         (run,) = make_runs(spy_on(method, "answer", listen), [given], training=brief)
         for now in Engine([replace(run, unseen=True)], device="cpu").stages():
-            late = max(told) > now.stage
-            require(not late, "answers about a task to come are told which it is")
+            for stage, x in told:
+                require(stage <= now.stage, "answers about a task to come are told which it is")
+                own = stream.tasks[stage].test if stage >= 0 else stream.data.test
+                known = now.learner.feed(own, torch.full_like(own, max(stage, 0)))
+                same = (x[:, None] == known).flatten(2).all(-1).any(1).all()
+                require(bool(same), f"answers are told task {stage} about rows of another one")
             told.clear()
     if method.task_identity == "ignored":
         at = enter_task(method, stage=1)

@@ -46,7 +46,9 @@ from engram.methods.method import (
     RootFile,
     describe_wrong_arguments,
 )
+from engram.models.block_views import outline_blocks
 from engram.models.build import build, check_head
+from engram.models.classifier import Classifier
 from engram.models.forward_pass import Output
 from engram.streams.stream_outline import LatentOutline, StreamOutline
 
@@ -179,13 +181,17 @@ INSPECTIONS: dict[str, Callable[..., str]] = {
 
 def _inspect_networks(method: Method) -> None:
     stream = make_streams()[0]
-    outline = StreamOutline.from_stream(stream).with_features(
-        16, LatentOutline((16,), False),
-        lambda: build(
+
+    def build_model() -> Classifier:
+        return build(
             choose_model(method, "plain"), sample_shape=sample_shape(),
             classes=len(stream.order), seed=0,
-        ),
-    )  # fmt: skip
+        )  # fmt: skip
+
+    blocks = outline_blocks(build_model().backbone)
+    outline = StreamOutline.from_stream(stream).with_features(
+        16 if blocks is None else blocks.width, LatentOutline((16,), False), build_model, blocks
+    )
     found = method.networks(outline)
     place = find_place(type(method), "networks")
     named = isinstance(found, Mapping) and all(

@@ -39,7 +39,15 @@ from engram.learner.networks import FunctionalNet
 from engram.learner.tensor_tree import leaves, tree_map
 from engram.memory import Exemplars, Memory
 from engram.methods.join import Join
-from engram.methods.method import Gradient, Method, Phase, Prologue, Update
+from engram.methods.method import (
+    FROZEN_TRANSFORMER,
+    Gradient,
+    Method,
+    Phase,
+    Prologue,
+    Update,
+)
+from engram.models.transformer import TokenNetwork, TransformerBlock
 from engram.per_run import per_run_fields
 from engram.records.stage_result import StageResult
 from engram.streams import Stream, class_incremental
@@ -113,6 +121,36 @@ class SmoothNetwork(nn.Module):
         return self.body(self.root(x))
 
 
+class ToyTransformer(TokenNetwork):
+    """A transformer whose tokens are waves of single numbers of a sample, at places of their own.
+
+    It stands for one that is pretrained, so its weights do not follow the seed of a run.
+    """
+
+    def __init__(self, sample_shape: tuple[int, ...], dropout: float = 0.0) -> None:
+        super().__init__()
+        count, width, depth = math.prod(sample_shape), 48, 3
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.scale, self.places = nn.Embedding(count, width), nn.Embedding(count, width)
+            self.blocks = nn.ModuleList(
+                TransformerBlock(width, 2, width, dropout=dropout) for _ in range(depth)
+            )
+        self.last_norm = nn.LayerNorm(width)
+        self.features, self.split, self.root_modules = width, 1, ("scale", "places", "blocks.0")
+
+    def embed(self, x: Tensor) -> tuple[Tensor, None]:
+        h = x.flatten(1)[..., None] * (self.scale.weight / 2) + 3 * self.places.weight
+        return torch.sin(h), None
+
+    def find_tokens(self, z: Tensor) -> None:
+        return None
+
+    def pool(self, h: Tensor, mask: Tensor | None) -> Tensor:
+        mean: Tensor = self.last_norm(h).mean(1)
+        return mean
+
+
 GRAPH = {"name": "gcn", "edges": BONES, "width": 6, "hidden": 8}
 MODELS: dict[str, Any] = {
     "plain": {"name": "mlp", "hidden": (16,)}, "normed": NormedNetwork, "dropped": DropoutNetwork,
@@ -125,6 +163,13 @@ GRAPHS: dict[str, Any] = {
     "normed": GRAPH,
     "smooth": GRAPH,
     "dropped": {**GRAPH, "dropout": 0.4},
+}
+# batch normalisation is no part of a transformer that stands still
+TRANSFORMERS: dict[str, Any] = {
+    "plain": ToyTransformer,
+    "normed": ToyTransformer,
+    "smooth": ToyTransformer,
+    "dropped": {"name": ToyTransformer, "dropout": 0.4},
 }
 
 
@@ -159,6 +204,8 @@ def choose_model(method: Method, kind: str) -> Any:
     own = OWN_NETWORK.get()
     if own is not None and kind == "plain":
         return own.model
+    if method.needed_model == FROZEN_TRANSFORMER:
+        return TRANSFORMERS[kind]
     if any(method.replay(stage).latent for stage in range(2)):
         return SPLIT_MODELS[kind]
     try:
@@ -319,11 +366,15 @@ def change_parts(method: Method, change: Any) -> Method:
     return changed
 
 
+WIDE, NARROW = 1000, 64  # whole numbers of methods with networks: from where on, and what instead
+
+
 def shrink_settings(method: Method, training: Training = EXACT) -> Method:
-    """The method with every float field above 10 set to 0.1, and with phases that are not long.
+    """The method with every float field above 10 set to 0.1, short phases and narrow networks.
 
     A stiff penalty and a plain gradient step of fixed size explode, whoever wrote the method. And
-    a whole number that makes a phase longer than the training's epochs is set to these.
+    a whole number that makes a phase longer than the training's epochs is set to these. One of a
+    thousand or more, of a method with networks of its own, is a width, which need not be large.
     """
 
     def calmer(part: Method) -> Method:
@@ -333,7 +384,10 @@ def shrink_settings(method: Method, training: Training = EXACT) -> Method:
                 part = replace_field(part, field.name, 0.1)
             elif field.init and type(value) is int and value > training.epochs:
                 brief = replace_field(part, field.name, training.epochs)
-                part = brief if _sum_phase_lengths(brief) < _sum_phase_lengths(part) else part
+                shorter = _sum_phase_lengths(brief) < _sum_phase_lengths(part)
+                wide = value >= WIDE and not shorter and part.implements("networks")
+                part = brief if shorter else part
+                part = replace_field(part, field.name, NARROW) if wide else part
         return part
 
     return shorten_pretraining(change_parts(method, calmer))

@@ -1,4 +1,4 @@
-"""``engram data``: list, add, pack, verify, inspect."""
+"""``engram data``: list, add, pack, verify, inspect, cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from engram.cli.console import FAILED, emit, say
 from engram.cli.options import Label, Root
 from engram.errors import BadArgument, plural
 
-data_app = typer.Typer(help="List, add, pack, verify and inspect data sets.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="List, add, pack, verify and inspect data sets; kept features.", no_args_is_help=True
+)
 
 Source = Annotated[str, typer.Argument(metavar="NAME|PATH", help="A name, file or folder.")]
 Options = Annotated[
@@ -122,6 +124,43 @@ def inspect(
     for name, counts in found.counts.items():
         table.add_row(name, *(str(counts[part]) for part in ("train", "valid", "test")))
     results_console().print(table)
+
+
+@data_app.command("cache", epilog="Example: engram data cache --clear")
+def cache(
+    folder: Annotated[
+        Path | None,
+        typer.Option("--cache", metavar="DIR", help="The cache (default: ENGRAM_CACHE)."),
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all features.")] = False,
+) -> None:
+    """List or clear the features of frozen networks that are kept on disk."""
+    from datetime import datetime
+
+    from engram.cli.console import results_console
+    from engram.cli.result_display import make_plain_table
+    from engram.data.feature_cache import CachePlace, FeatureCache, describe_cache
+
+    place = CachePlace.find(None if folder is None else str(folder))
+    if place is None:
+        say("No features are kept: ENGRAM_CACHE is off.")
+        return
+    kept = FeatureCache(place.folder)
+    if clear:
+        say(f"removed {plural(kept.clear(), 'table')} from {place.folder}")
+        return
+    table = make_plain_table("data", "network", "features", "MB", "seconds", "last used")
+    for one in kept.entries():
+        shape = " x ".join(map(str, one.facts.get("shape", ())))
+        network = str(one.facts.get("network", "damaged")).partition(";")[0]
+        used = datetime.fromtimestamp(one.used).isoformat(" ", "minutes")
+        table.add_row(
+            str(one.facts.get("data", "")), network, f"{shape} {one.facts.get('dtype', '')}",
+            f"{one.nbytes / 1e6:.1f}", str(one.facts.get("seconds", "")), used,
+        )  # fmt: skip
+    if table.row_count:
+        results_console().print(table)
+    emit(describe_cache(kept))
 
 
 def parse_options(assignments: list[str] | None, label: list[str] | None = None) -> dict[str, Any]:

@@ -40,10 +40,14 @@ def predict(
         int | None, typer.Option(help="Task of the inputs, from 1, if tasks have separate heads.")
     ] = None,
     novelty: Annotated[
-        bool, typer.Option("--novelty", help="Add a novelty score for each input.")
+        bool, typer.Option("--novelty", help="Add a novelty score for each input, and an alarm.")
     ] = False,
     detector: Annotated[
         str | None, typer.Option(metavar="NAME", help="Novelty detector (default: the first).")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Rate of false novelty alarms (default: 0.05, with calibration rows)."),
     ] = None,
     probabilities: Annotated[
         bool, typer.Option("--proba", help="Add the probability of every class.")
@@ -69,7 +73,9 @@ def predict(
     Unreadable images are reported and left out; the exit code is then 1.
     """
     from engram.cli.console import FAILED, emit, say
+    from engram.deploy.calibration import DEFAULT_RATE
     from engram.deploy.unlabelled_inputs import read_inputs
+    from engram.errors import bad
     from engram.io import atomic_write, make_folders
     from engram.report.table import frame_to_csv
 
@@ -78,8 +84,16 @@ def predict(
     asked = read_inputs(data, about, drop=drop or (), root=str(root) if root else None)
     where = _task_index(learner, task)
     table = _prediction_table(learner, asked, where, probabilities)
-    if novelty or detector is not None:
-        table["novelty"] = learner.novelty(asked.x, detector=detector, task=where)
+    if novelty or detector is not None or rate is not None:
+        if rate is None and (where is not None or learner.snapshot.explain_no_alarm()):
+            table["novelty"] = learner.novelty(asked.x, detector=detector, task=where)
+        elif where is not None:
+            raise bad("--task", "none for alarms, which are about all classes", task)
+        else:
+            wanted = DEFAULT_RATE if rate is None else rate
+            found = learner.alarm(asked.x, wanted, detector=detector)
+            for name in ("novelty", "p_value", "alarm"):
+                table[name] = getattr(found, name)
     text = frame_to_csv(table)
     if out is None:
         emit(text)

@@ -22,7 +22,7 @@ from engram.cli.console import (
 from engram.experiments import Plan, Recipe
 from engram.experiments.order_study import OrderStudy
 from engram.experiments.plan import make_plans_by_recipe
-from engram.models.pretrained_weights import describe_starting_weights
+from engram.models.published_weights import describe_starting_weights
 from engram.records import Result
 from engram.records.prediction_scoring import SCORE_TITLES, average_name
 from engram.records.summary import describe_search

@@ -235,7 +235,7 @@ def datasets(root: str | Path | None = None) -> tuple[SetInfo, ...]:
     Examples
     --------
     >>> [one.name for one in datasets() if one.place == "embedded"]
-    ['digits', 'blobs', 'shapes', 'skeletons', 'faces', 'glyphs']
+    ['digits', 'blobs', 'shapes', 'skeletons', 'faces', 'requests', 'chatter', 'glyphs']
     """
     where = search_root(root)
     out = []

@@ -30,6 +30,7 @@ from engram.data.conversion import (
 from engram.data.fingerprint import data_fingerprint
 from engram.data.image_copies import CopyTables, ImageCopies, check_copies
 from engram.data.label_checks import check_one_type, notes_on_names, refuse_unlabelled
+from engram.data.texts.tokenization import Tokenizer, check_texts, make_tokenizer
 from engram.errors import bad, check_float, check_int, plural, unknown
 from engram.html_repr import escape, html_table, join_blocks
 
@@ -80,6 +81,9 @@ class Data:
         tasks are not known yet.
     columns
         Name of each feature, where the source has them.
+    tokenizer, texts
+        Of texts (`from_text`): what made the token ids in `x` (int32, 0 for padding), and the text
+        of each row, to be shown.
 
     Examples
     --------
@@ -107,6 +111,8 @@ class Data:
     standardize: bool = False
     fill: bool = False
     columns: tuple[str, ...] = ()
+    tokenizer: Tokenizer | None = None
+    texts: Sequence[str] = ()
     # Set by `engram.load`; no argument, so that a changed copy (`replace`) does not claim it.
     source: DataSource | None = field(init=False, default=None, repr=False)
 
@@ -141,6 +147,18 @@ class Data:
         for name in ("standardize", "fill"):
             if not isinstance(getattr(self, name), bool):
                 raise bad(name, "True or False", getattr(self, name))
+        if self.tokenizer is not None:
+            self._check_tokens()
+
+    def _check_tokens(self) -> None:
+        """Refuse what makes no sense of token ids."""
+        if not isinstance(self.x, Tensor) or self.x.dtype != torch.int32 or self.x.ndim != 2:
+            raise bad("x", "token ids [N, L] of int32 beside a tokenizer", type(self.x).__name__)
+        if self.texts and len(self.texts) != len(self.x):
+            raise bad("texts", f"{len(self.x)} texts, one per row", len(self.texts))
+        for name in ("mean", "standardize", "fill", "crop", "copies"):
+            if getattr(self, name):
+                raise bad(name, "nothing of the kind: rows are token ids", getattr(self, name))
 
     def __len__(self) -> int:
         return len(self.x) + (0 if self.copies is None else len(self.copies))
@@ -245,6 +263,7 @@ class Data:
             scaling = ("fitted", self.standardize, self.fill, () if self.standardize else scaling)
         facts: tuple[Any, ...] = (self.classes, sorted(self.attributes), *scaling)
         facts += () if self.copies is None else (self.copies.options,)
+        facts += () if self.tokenizer is None else (self.tokenizer.facts(),)
         return facts if self.crop is None else (*facts, {"crop": self.crop})
 
     @classmethod
@@ -455,6 +474,9 @@ class Data:
         series: str | None = None,
         time: str | None = None,
         pad: str = "back",
+        text: str | None = None,
+        tokenizer: Any = "words",
+        length: int | None = None,
         name: str = "table",
         **options: Any,
     ) -> Data:
@@ -487,6 +509,10 @@ class Data:
         series, time
             Name of a column by which rows belong together: all rows of one value are one sample
             [T, F], in the order of the column `time` or of the table. See `from_series`.
+        text, tokenizer, length
+            Name of a column of texts, which is then the only feature; it becomes token ids, as in
+            `from_text`. A column of names with more than 100 different values is taken so anyway
+            where there is no other feature.
         options
             Further fields of Data, such as ``standardize=True``.
 
@@ -504,7 +530,8 @@ class Data:
 
         chosen = TableOptions(
             label=label, split=split, categories=categories, missing=missing, drop=drop,
-            separator=separator, series=series, time=time, pad=pad,
+            separator=separator, series=series, time=time, pad=pad, text=text,
+            tokenizer=tokenizer, length=length,
             attributes=() if isinstance(attributes, Mapping) else attributes,
         )  # fmt: skip
         if isinstance(attributes, Mapping):
@@ -512,6 +539,61 @@ class Data:
         parts = {"train": frame, "valid": valid, "test": test}
         given = {part: one for part, one in parts.items() if one is not None}
         return read_frame(cls, given, chosen, name=name, options=options)
+
+    @classmethod
+    def from_text(
+        cls,
+        texts: Sequence[str],
+        y: Any,
+        *,
+        test: tuple[Sequence[str], Any] | None = None,
+        valid: tuple[Sequence[str], Any] | None = None,
+        tokenizer: Any = "words",
+        length: int | None = None,
+        name: str = "texts",
+        **options: Any,
+    ) -> Data:
+        """Data from texts, as rows of token ids; without `test`, every fifth row of each class.
+
+        Parameters
+        ----------
+        tokenizer
+            "words" (hashed; no package is needed), "minilm" for the model of that name, the path of
+            a ``tokenizer.json``, a mapping with further options, or a `Tokenizer`.
+        length
+            Tokens of a row: longer texts are cut. By default those of the longest text, at most
+            256.
+        options
+            Further options of `from_arrays`: classes, attributes, notes.
+
+        Examples
+        --------
+        >>> data = Data.from_text(["the cat sat", "a dog ran off"] * 5, ["cat", "dog"] * 5)
+        >>> data, data.x.dtype, data.texts[1]
+        (Data('texts': 8 train, 2 test rows of (4,), 2 classes), torch.int32, 'a dog ran off')
+        """
+        reader = make_tokenizer(tokenizer)
+        parts = {"texts": (texts, y), "valid": valid, "test": test}
+        given = {part: pair for part, pair in parts.items() if pair is not None}
+        told = {part: check_texts(part, pair[0]) for part, pair in given.items()}
+        for part, one in told.items():
+            if len(one) != len(given[part][1]):
+                raise bad(f"y of {part}", f"{len(one)} labels, one per text", len(given[part][1]))
+        joined = [text for one in told.values() for text in one]
+        if not joined:
+            raise bad("texts", "at least one text", "none")
+        ids, start = reader.encode(joined, length), 0
+        pairs: dict[str, Any] = {}
+        for part, one in told.items():  # numbers below 2**24, exact in float32
+            pairs[part] = ids[start : start + len(one)].float(), given[part][1]
+            start += len(one)
+        first, labels = pairs.pop("texts")
+        made = cls.from_arrays(first, labels, name=name, **pairs, **options)
+        empty = int((ids == 0).all(1).sum())
+        notes = (f"{plural(empty, 'text')} without a token",) if empty else ()
+        return replace(
+            made, x=ids, tokenizer=reader, texts=tuple(joined), notes=(*made.notes, *notes)
+        )
 
     @classmethod
     def from_series(
@@ -652,6 +734,9 @@ def data_html(data: Data) -> str:
         rest = [int(counts[kind][MAX_CLASSES_SHOWN:].sum()) for kind in kinds]
         rows.append([f"{more} more", *rest])
     notes = "".join(f"<p>{escape(note)}</p>" for note in data.notes)
+    if data.texts:
+        return join_blocks(f"<p>{escape(repr(data))}</p>", notes, example_texts(data),
+                           html_table(["class", *kinds], rows))  # fmt: skip
     return join_blocks(f"<p>{escape(repr(data))}</p>", notes, example_pictures(data),
                  html_table(["class", *kinds], rows))  # fmt: skip
 
@@ -662,6 +747,20 @@ def class_counts(data: Data, rows: Tensor) -> Tensor:
     return torch.bincount(labels[labels >= 0].flatten(), minlength=data.n_classes)
 
 
+def first_of_each_class(data: Data, most: int = MAX_PICTURES_SHOWN) -> list[int]:
+    """The first training row of each class, at most so many."""
+    train = data.train.cpu()
+    first = {int(c): int(r) for r, c in zip(train.flip(0), data.labels.cpu()[train].flip(0))}
+    return [first[c] for c in sorted(first)[:most] if c >= 0]
+
+
+def example_texts(data: Data) -> str:
+    """The first training text of each class, as a table."""
+    rows = [[data.texts[row], data.classes[int(data.labels[row])]]
+            for row in first_of_each_class(data)]  # fmt: skip
+    return html_table(["text", "class"], rows)
+
+
 def example_pictures(data: Data) -> str:
     """The first training image of each class, side by side; empty where rows are no images."""
     from PIL import Image  # needed by nobody else who imports this
@@ -669,9 +768,7 @@ def example_pictures(data: Data) -> str:
     shape = data.stored_shape
     if len(shape) != 3 or shape[0] not in (1, 3) or data.x.dtype not in (torch.uint8, "uint8"):
         return ""
-    train = data.train.cpu()
-    first = {int(c): int(r) for r, c in zip(train.flip(0), data.labels.cpu()[train].flip(0))}
-    chosen = [first[c] for c in sorted(first)[:MAX_PICTURES_SHOWN] if c >= 0]
+    chosen = first_of_each_class(data)
     parts = []
     for row, pixels in zip(chosen, data.stored(torch.tensor(chosen)).cpu(), strict=True):
         image = Image.fromarray(pixels[0].numpy() if shape[0] == 1 else

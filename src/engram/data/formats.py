@@ -42,6 +42,7 @@ from engram.data.skeletons.ntu import is_ntu, load_ntu
 from engram.data.skeletons.nw_ucla import is_nw_ucla, load_nw_ucla
 from engram.data.skeletons.skeleton_data import build_skeleton_data, read_packed_sequences
 from engram.data.tables.table_files import is_csv, load_csv, load_parquet
+from engram.data.texts.clinc150 import is_clinc, load_clinc
 from engram.errors import BadArgument, bad, unknown, wrap_read_errors
 
 _PART = re.compile(r"([_-](full|sub|train\d*|test|val|valid|part\d*|\d+(mb)?))+$", re.IGNORECASE)
@@ -63,6 +64,7 @@ def _ends_in(*suffixes: str) -> Callable[[Path], bool]:
 _FILES = (
     Form("FER CSV", is_fer, load_fer),
     Form("CSV", is_csv, load_csv),
+    Form("CLINC150", is_clinc, load_clinc),
     Form("npy", _ends_in(".npy"), load_npy),
     Form("Parquet", _ends_in(".parquet", ".pq"), load_parquet),
     Form("CIFAR archive", _ends_in(".tar.gz", ".tgz", ".tar"), load_cifar),
@@ -79,6 +81,7 @@ _FOLDERS = (
     Form("AffectNet", is_affectnet, load_affectnet),
     Form("BAUM-1", is_baum1, load_baum1),
     *(Form(one.form, one.fits, one.read) for one in EIGHT_SETS.values()),
+    Form("CLINC150", is_clinc, load_clinc),
     Form("Hugging Face", is_huggingface, load_huggingface),
     Form("npy files", is_npy_folder, load_npy_folder),
 )

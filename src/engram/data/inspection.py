@@ -53,7 +53,7 @@ def describe_imbalance(data: Data) -> str:
 
 def describe_constant_columns(data: Data) -> str:
     """Which features of vectors are the same in all training rows."""
-    if len(data.stored_shape) != 1 or len(data.train) < 2:
+    if len(data.stored_shape) != 1 or len(data.train) < 2 or data.tokenizer is not None:
         return ""
     first = data.stored(data.train[:1])
     still = torch.ones(data.stored_shape, dtype=torch.bool)
@@ -79,6 +79,8 @@ def describe_wild_scales(data: Data, rows: Tensor) -> str:
     ''
     """
     if data.mean or data.standardize or str(data.x.dtype).endswith("uint8") or not len(rows):
+        return ""
+    if data.tokenizer is not None:
         return ""
     step = max(1, len(rows) // _ROWS)
     mean, std = compute_moments(data, data.sources(rows[::step].cpu()))

@@ -97,9 +97,16 @@ def _refuse_mixture(values: Sequence[Any]) -> None:
     for row, one in enumerate(values if type(None) in kinds else ()):
         if one is None:
             raise bad("y", "a label for each row", f"none in row {row}")
+    if kinds and all(issubclass(kind, (list, tuple)) for kind in kinds):
+        _refuse_mixture([label for row in values for label in row])
+        return
     texts = {kind for kind in kinds if issubclass(kind, (str, bytes))}
-    if texts and kinds - texts:
+    truths = {kind for kind in kinds if issubclass(kind, (bool, np.bool_))}
+    if any(some and kinds - some for some in (texts, truths)):
         raise bad("y", "labels of one type", _Types(kinds))
+    for row, one in enumerate(values if texts else ()):
+        if one[-1:] in ("\0", b"\0"):  # arrays of text drop it
+            raise bad("y", "names with no NUL character at the end", f"{one!r} at place {row}")
 
 
 class _Types:

@@ -113,8 +113,8 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", re.IGNORECASE)
 
 
-def parse_bytes(argument: str, value: Any) -> int:
-    """A number of bytes, also as text with a unit; at most what the machine has.
+def parse_bytes(argument: str, value: Any, *, of_memory: bool = True) -> int:
+    """A number of bytes, also as text with a unit; if `of_memory`, at most what the machine has.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def parse_bytes(argument: str, value: Any) -> int:
         value = int(float(found[1]) * _UNITS[found[2].upper()])
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise bad(argument, "a number of bytes, or text such as '2GB'", value)
-    if value > total_memory():
+    if of_memory and value > total_memory():
         raise bad(argument, f"at most the memory of this machine ({total_memory()} bytes)", value)
     return value
 

@@ -9,6 +9,7 @@ from engram.data.dataset import Data
 from engram.data.embedded.drawn_faces import faces
 from engram.data.embedded.drawn_glyphs import glyphs
 from engram.data.embedded.drawn_shapes import shapes
+from engram.data.embedded.made_up_texts import chatter, requests
 from engram.data.embedded.small_sets import blobs, digits
 from engram.data.embedded.synthetic_skeletons import skeletons
 
@@ -41,6 +42,8 @@ NAMED_SETS: dict[str, NamedSet] = {
     "faces": NamedSet(
         "eight expressions of drawn faces, 32x32 colour, generated on the fly", faces
     ),
+    "requests": NamedSet("20 intents of made-up requests in four domains, texts", requests),
+    "chatter": NamedSet("sentences that ask for nothing, texts; outside set", chatter),
     "glyphs": NamedSet("an invented script, generated on the fly, 28x28; outside set", glyphs),
     "mnist": NamedSet(
         "handwritten digits, 28x28",
@@ -212,6 +215,34 @@ NAMED_SETS: dict[str, NamedSet] = {
         "flowers102, mit67, cub200, ..., svhn as one set, 64x64 colour",
         form="Eight-Task",
         places=("eight_task", "."),
+    ),
+    "clinc150": NamedSet(
+        "requests of 150 intents in ten domains, texts",
+        form="CLINC150",
+        rows=(15000, 4500),
+        classes=150,
+        places=(
+            "clinc150",
+            "clinc150/data_full.json",
+            "data_full.json",
+            "clinc150.json.gz",
+            "clinc150.json",
+            "oos-eval/data",
+        ),
+        holds="data_full.json of the public repository",
+    ),
+    "clinc150_oos": NamedSet(
+        "requests of no intent of clinc150, texts; outside set",
+        form="CLINC150",
+        places=(
+            "clinc150",
+            "clinc150/data_full.json",
+            "data_full.json",
+            "clinc150.json.gz",
+            "clinc150.json",
+            "oos-eval/data",
+        ),
+        holds="data_full.json of the public repository",
     ),
     "multi_domain": NamedSet("flowers, scenes, birds, cars, letters, 64x64 colour (packed)"),
 }

@@ -280,6 +280,9 @@ def write_packed(data: Data, path: Path) -> Path:
     >>> again.fingerprint() == data.fingerprint()
     True
     """
+    if data.tokenizer is not None:
+        expected = "no texts, which are read from their own file each time"
+        raise bad("data", expected, f"{data.name} with the tokenizer {data.tokenizer.name!r}")
     if data.copies is not None:
         raise bad("data", "data without generated copies, which are made as they are read",
                   f"{len(data.copies)} copies")  # fmt: skip

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from engram import keys
 from engram.deploy.deployed_learner import Learner
-from engram.deploy.new_task import DTYPES
+from engram.deploy.new_task import make_inputs
 from engram.errors import bad, check_int, plural
 
 Scores = Callable[[Tensor], Tensor]
@@ -230,7 +230,7 @@ def make_rows(about: dict[str, Any], count: int = MADE_ROWS) -> Tensor:
     """Draw inputs of the shape and type of training, as a kept model describes them."""
     check_int("count", count, 2)
     drawn = keys.uniform(keys.fold(0, "batches", "rows"), count, *about["shape"])
-    return (255 * drawn if about["dtype"] == "uint8" else drawn).to(DTYPES[about["dtype"]])
+    return make_inputs(about, drawn)
 
 
 def thin_rows(rows: Tensor, groups: Tensor | None, most: int) -> tuple[Tensor, Tensor | None]:

@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 
 from engram.data.dataset import Data
+from engram.deploy.calibration import DEFAULT_RATE, Alarms, CalibrationRows, hold_out_rows
 from engram.deploy.estimator import (
     Estimator,
     LearnerData,
@@ -37,7 +38,7 @@ from engram.deploy.snapshot import LearnerSnapshot
 from engram.deploy.widen_head import lacks_room, widen_learner
 from engram.engine.backend import probe_numerics
 from engram.engine.engine import Engine
-from engram.engine.portable_state import PortableState, export_state, restore_state
+from engram.engine.portable_state import CONSTANTS, PortableState, export_state, restore_state
 from engram.engine.run_definition import Run
 from engram.errors import EngramError, bad, wrap_read_errors
 from engram.experiments.build_methods import build_method, forbid_user_code
@@ -79,6 +80,8 @@ class Learner(Estimator):
         Initial number of output columns.
     detectors
         Novelty detectors, fitted after every task; `novelty` uses the first by default.
+    calibration
+        Rows of each class, at most, that are held out of training and kept for `alarm`.
     device
         ``auto``, ``cpu`` or ``cuda``.
     training
@@ -109,12 +112,14 @@ class Learner(Estimator):
         memory: Memory | int | None = None,
         capacity: int = 16,
         detectors: Sequence[Any] = ("Energy",),
+        calibration: int = 0,
         seed: int = 0,
         device: str = "auto",
         **training: Any,
     ) -> None:
         self.method, self.model, self.memory, self.capacity = method, model, memory, capacity
-        self.detectors, self.seed, self.device = detectors, seed, device
+        self.detectors, self.calibration = detectors, calibration
+        self.seed, self.device = seed, device
         self._training, self._lock = dict(training), threading.RLock()
         self.notes: dict[str, Any] = {}  # the user's plain values, saved in files
         self._forget()
@@ -149,6 +154,9 @@ class Learner(Estimator):
             self.check_task(new)
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
                 warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=2)
+            held = CalibrationRows.from_state(found)
+            if self.calibration:
+                new, held = hold_out_rows(new, found, most=self.calibration, seed=self.seed)
             stream = extend_stream(found, new, self._settings)
             if found is not None and lacks_room(found, self._settings, stream):
                 found = widen_learner(found, self._settings, stream, self._keyed)
@@ -160,6 +168,8 @@ class Learner(Estimator):
             learnt = export_state(learner, run)
             # the fill value of NaN cannot be found from rows that are filled already
             learnt.facts["inputs"] = new.about
+            if held is not None:
+                learnt.tensors.update(held.tensors())
             self._publish(learnt)
         return self
 
@@ -175,6 +185,8 @@ class Learner(Estimator):
         found = self._portable
         if new.sets if found is None else learns_sets(found):
             refuse_for_label_sets(self._keyed.values())
+            if self.calibration:
+                raise bad("calibration", "0 for sets of labels", self.calibration)
         if found is None:
             return
         if new.sets and not learns_sets(found):
@@ -201,12 +213,37 @@ class Learner(Estimator):
         `detector` is one of `detectors` (default: the first), or any that needs no fitting.
         """
         now = self._now
-        key = choose_detector(now.detectors, now.probes, detector)
-        if key not in now.detectors and now.facts["labels"] == "set":
-            refuse_for_label_sets(key_detectors([detector]).values())
-        if key not in now.detectors:
-            now.detectors.update(key_detectors([detector]))
-        return now.novelty(x, key, task)
+        return now.novelty(x, _find_detector(now, detector), task)
+
+    def alarm(
+        self, x: Any, rate: float = DEFAULT_RATE, *, detector: Any = None, per_class: bool = False
+    ) -> Alarms:
+        """Raise an alarm for inputs that are more novel than known ones are, save a share `rate`.
+
+        A row's p-value is the share of calibration rows, itself included, that are at least as
+        novel; at most `rate` raises an alarm. Of rows like the calibration rows, which are of known
+        classes in equal numbers, not more than a share `rate` raise one, on average over
+        calibration rows. Needs ``Learner(calibration=...)``.
+
+        Parameters
+        ----------
+        rate
+            Rate of false alarms.
+        detector
+            As for `novelty`.
+        per_class
+            Compare a row with calibration rows that are predicted as the same class, so that the
+            rate holds for each predicted class. Where they are too few for an alarm at this rate,
+            a row is compared with all of them; `compared` tells.
+
+        Returns
+        -------
+        Alarms
+            Arrays [n]: `novelty`, `p_value`, `alarm`, and `compared`, the number of calibration
+            rows that a row was compared with.
+        """
+        now = self._now
+        return now.alarm(x, _find_detector(now, detector), rate, per_class=per_class)
 
     def features(self, x: Any, *, task: int | None = None) -> Array:
         """Compute features, the inputs of the last layer, [n, F].
@@ -219,6 +256,17 @@ class Learner(Estimator):
     def tasks(self) -> int:
         """Number of tasks learnt so far."""
         return 0 if self._snapshot is None else self._snapshot.stage + 1
+
+    def nbytes(self) -> dict[str, int]:
+        """Return the bytes of what is kept, by kind: the rows of the memory are ``rows``.
+
+        ``calibration`` are the rows held out, ``probes`` the detectors, ``net`` the network.
+        """
+        found: dict[str, int] = {}
+        for name, tensor in [] if self._portable is None else self._portable.tensors.items():
+            kind = name.removeprefix(CONSTANTS).partition("/")[0].partition(".")[0]
+            found[kind] = found.get(kind, 0) + tensor.nbytes
+        return found
 
     @property
     def snapshot(self) -> LearnerSnapshot:
@@ -262,7 +310,7 @@ class Learner(Estimator):
                 model = check_model_section(_model_from(made["model"]))
         own = cls(
             method, model, detectors=detectors, seed=found.facts["seed"], device=device,
-            capacity=found.columns, **made["training"],
+            capacity=found.columns, calibration=made.get("calibration", 0), **made["training"],
         )  # fmt: skip
         own._settings = replace(own._settings, head=found.facts["head"])
         own.notes = dict(made.get("notes") or {})
@@ -280,10 +328,21 @@ class Learner(Estimator):
 
     def _made_by(self) -> dict[str, Any]:
         now = self._settings
-        return describe_origin(
+        made = describe_origin(
             method=now.method, model=now.model, training=now.training, labels=self._kind,
             detectors=self._keyed.values(),
         )  # fmt: skip
+        return {**made, "calibration": self.calibration}
+
+
+def _find_detector(now: LearnerSnapshot, spec: Any) -> str:
+    """Return the key of a detector, which is added if it needs no fitting."""
+    key = choose_detector(now.detectors, now.probes, spec)
+    if key not in now.detectors and now.facts["labels"] == "set":
+        refuse_for_label_sets(key_detectors([spec]).values())
+    if key not in now.detectors:
+        now.detectors.update(key_detectors([spec]))
+    return key
 
 
 def _train_last_task(

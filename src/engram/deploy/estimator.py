@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from engram.data.dataset import Data
+from engram.data.label_checks import MAX_CLASSES
 from engram.data.standardization import fit_standardization
 from engram.deploy.new_task import (
     Array,
@@ -47,7 +48,9 @@ from engram.records.scored_items import EvaluationItems
 from engram.records.stage_result import StageResult
 
 TRAINING_PARAMETERS = tuple(one.name for one in fields(Training))
-OWN_PARAMETERS = ("method", "model", "memory", "capacity", "detectors", "seed", "device")
+OWN_PARAMETERS = (
+    "method", "model", "memory", "capacity", "detectors", "calibration", "seed", "device",
+)  # fmt: skip
 
 
 class LearnerNotFitted(EngramError, NotFittedError):  # type: ignore[misc]
@@ -62,6 +65,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     memory: Memory | int | None
     capacity: int
     detectors: Any
+    calibration: int
     seed: int
     device: str
     _training: dict[str, Any]
@@ -126,7 +130,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         usual = {"memory": None, "capacity": 16, "detectors": self.detectors, "device": self.device}
-        usual |= to_plain(Training())
+        usual |= to_plain(Training()) | {"calibration": 0}
         given = {k: v for k, v in self.get_params().items() if k not in usual or v != usual[k]}
         shown = ", ".join(f"{k}={v!r}" for k, v in given.items())
         return f"{type(self).__name__}({shown})"
@@ -176,8 +180,9 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._settings = LearnerSettings(
             method=method, model=check_model_section(self.model), seed=check_int("seed", self.seed),
             training=from_plain(Training, self._training, path="training"),
-            capacity=check_int("capacity", self.capacity, 1),
+            capacity=check_int("capacity", self.capacity, 1, MAX_CLASSES),
         )  # fmt: skip
+        check_int("calibration", self.calibration)
         self._device = resolve_device(self.device)
         self._keyed = key_detectors(self.detectors)
 

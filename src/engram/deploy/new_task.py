@@ -19,6 +19,7 @@ from engram import keys
 from engram.data.conversion import refuse_repeated_labels, to_class_ids, to_inputs
 from engram.data.dataset import Data
 from engram.data.label_checks import check_one_type, to_whole_numbers
+from engram.data.texts.tokenization import Tokenizer, are_texts, check_texts
 from engram.engine.portable_state import PortableState
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
@@ -27,7 +28,8 @@ from engram.methods.method import Method
 from engram.streams.stream import Stream, Task
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
-DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
+MADE_TOKENS = 64  # ids of made-up texts
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "int32": torch.int32}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -96,7 +98,14 @@ def describe_inputs(x: Tensor) -> dict[str, Any]:
 
 
 def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") -> Tensor:
-    """Convert inputs to the shape and type of training, [n, ...]; bytes take 0 to 255."""
+    """Convert inputs to the shape and type of training, [n, ...]; bytes take 0 to 255.
+
+    A learner of texts takes texts, or the token ids that its tokeniser makes of them.
+    """
+    if about is not None and "tokenizer" in about and is_table(x):
+        x = select_texts(x, about["columns"], argument)
+    if are_texts(x):
+        return _encode_texts(x, about, argument)
     if about is not None and about["columns"] and is_table(x):
         x = select_features(x, about["columns"], argument)
     if about is not None and about["fill"]:
@@ -110,6 +119,8 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
         one = " (one input: x[None])" if tuple(tensor.shape) == shape else ""
         raise bad(argument, f"rows of shape {shape}, as in training{one}", tuple(tensor.shape[1:]))
     wanted = DTYPES[about["dtype"]]
+    if wanted == torch.int32 and not bool(((tensor >= 0) & (tensor % 1 == 0)).all()):
+        raise bad(argument, "texts, or token ids, as in training", "other numbers")
     if tensor.dtype != wanted and wanted == torch.uint8:
         as_bytes = tensor.clamp(0, 255).to(torch.uint8)
         if not torch.equal(as_bytes.to(tensor.dtype), tensor):
@@ -117,6 +128,23 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
             raise bad(argument, expected, "other numbers")
         return as_bytes.cpu()
     return tensor.detach().to("cpu", wanted)
+
+
+def _encode_texts(x: Any, about: dict[str, Any] | None, argument: str) -> Tensor:
+    if about is None:
+        expected = "data that says how texts become tokens (learner.fit(Data.from_text(x, y)))"
+        raise bad(argument, expected, "texts")
+    if "tokenizer" not in about:
+        raise bad(argument, f"rows of shape {tuple(about['shape'])}, as in training", "texts")
+    reader = Tokenizer.from_facts(about["tokenizer"])
+    return reader.encode(check_texts(argument, x), about["shape"][0])
+
+
+def make_inputs(about: dict[str, Any], uniform: Tensor) -> Tensor:
+    """Made-up rows of the type of training, from numbers in [0, 1)."""
+    if about["dtype"] == "int32":
+        return (1 + uniform.double() * (MADE_TOKENS - 1)).floor().to(torch.int32)
+    return (255 * uniform if about["dtype"] == "uint8" else uniform).to(DTYPES[about["dtype"]])
 
 
 def _fill_missing(x: Any, about: dict[str, Any]) -> Any:
@@ -229,6 +257,7 @@ def make_data(
         x=x, y=y, train=train, test=_NO_ROWS, classes=(*names, *spare), name=about["name"],
         mean=tuple(about["mean"]), std=tuple(about["std"]),
         crop=None if crop is None else (crop[0], crop[1]), columns=tuple(about["columns"]),
+        tokenizer=Tokenizer.from_facts(about["tokenizer"]) if "tokenizer" in about else None,
     )  # fmt: skip
     if not about["channel_axis"]:
         return data
@@ -250,7 +279,7 @@ def make_placeholder_stream(
     """Make a stream that fixes shapes only: two made-up rows per class, and room for tasks."""
     about = found.facts["inputs"]
     drawn = keys.uniform(keys.fold(0, "made up"), 2 * classes, *about["shape"])
-    blank = (255 * drawn if about["dtype"] == "uint8" else drawn).to(DTYPES[about["dtype"]])
+    blank = make_inputs(about, drawn)
     y = torch.arange(2 * classes)[:, None] % classes
     names = [str(c) for c in range(classes)]
     rows = torch.arange(2 * classes)
@@ -406,6 +435,24 @@ def select_features(table: Any, columns: Sequence[str], name: str = "x") -> Arra
         if f"{column} missing" in columns:
             found[place] = np.nan_to_num(found[place], nan=0.0)
     return np.stack(found, 1).astype(np.float32)
+
+
+def select_texts(table: Any, columns: Sequence[str], name: str = "x") -> Any:
+    """The column of texts in a table: the one of training, or the only one.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> select_texts(pd.DataFrame({"id": [7], "said": ["hello there"]}), []).tolist()
+    ['hello there']
+    """
+    if columns and columns[0] in table.columns:
+        return table[columns[0]]
+    words = [one for one in table.columns if are_texts(table[one])]
+    if len(words) != 1:
+        wanted = f"a column {columns[0]!r} of texts" if columns else "one column of texts"
+        raise bad(f"columns of {name}", wanted, list(table.columns))
+    return table[words[0]]
 
 
 def _column(table: Any, column: str, name: str) -> Array:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engram.data.dataset import Data
+from engram.deploy.calibration import DEFAULT_RATE, Alarms, CalibrationRows, explain_no_alarm
 from engram.deploy.new_task import (
     Array,
     LearnerSettings,
@@ -24,7 +25,7 @@ from engram.engine.backend import inference_numerics, probe_numerics
 from engram.engine.factory import LearnerFactory
 from engram.engine.portable_state import PortableState, restore_state
 from engram.engine.training import PRECISIONS
-from engram.errors import bad, check_int
+from engram.errors import EngramError, bad, check_float, check_int
 from engram.learner.feed import Feed
 from engram.learner.networks import AnsweringNet, Net
 from engram.learner.parameter_layout import Networks, Views
@@ -32,6 +33,7 @@ from engram.methods.method import compute_answer, tells_task
 from engram.models.classifier import Encoder
 from engram.models.forward_pass import Output
 from engram.novelty.detector import Detector
+from engram.records.novelty_records import p_values
 
 ROWS_AT_ONCE = 1024
 
@@ -88,6 +90,8 @@ class LearnerSnapshot:
         self.labels: Array = names_to_labels(found.facts["classes"], kind)  # by column
         self.seen = (learner.opened >= 0).to(device)
         self.detectors, self.probes = dict(detectors), learner.probes
+        self.calibration = CalibrationRows.from_state(found)
+        self._calibrated: dict[str, Array] = {}  # familiarity of the calibration rows
         self._one_at_a_time = threading.Lock()  # hooks on layers would see outputs of other threads
 
     @property
@@ -203,6 +207,32 @@ class LearnerSnapshot:
                      for some in self.prepare(x).split(ROWS_AT_ONCE)]  # fmt: skip
         found: Array = -torch.cat(parts).double().numpy()
         return found
+
+    def explain_no_alarm(self, rate: float = DEFAULT_RATE) -> str:
+        """Explain why `alarm` cannot be used; empty if it can."""
+        return explain_no_alarm(self.calibration, self.facts, rate)
+
+    def alarm(
+        self, x: Any, key: str, rate: float = DEFAULT_RATE, *, per_class: bool = False
+    ) -> Alarms:
+        """Compare inputs with the calibration rows, or with those predicted as the same class."""
+        check_float("rate", rate, 0.0, 1.0, open_low=True)
+        held, problem = self.calibration, self.explain_no_alarm(rate)
+        if held is None or problem:
+            raise EngramError(problem)
+        if key not in self._calibrated:
+            familiar = -self.novelty(held.x, key)  # by the network as it is now
+            self._calibrated[key] = np.where(np.isnan(familiar), -np.inf, familiar)
+        familiar, novelty = self._calibrated[key], self.novelty(x, key)
+        values = p_values(-novelty, familiar)
+        compared = np.full(len(values), len(familiar))
+        if per_class:
+            predicted, own = (self.scores(one).argmax(1).numpy() for one in (x, held.x))
+            for c in np.unique(predicted):
+                same, rows = familiar[own == c], predicted == c
+                if 1 / (len(same) + 1) <= rate:  # fewer rows could never raise an alarm
+                    values[rows], compared[rows] = p_values(-novelty[rows], same), len(same)
+        return Alarms(novelty, values, values <= rate, compared)
 
     def _answering(self, task: int | None) -> Net:
         if not self.method.implements("answer"):

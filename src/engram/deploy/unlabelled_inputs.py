@@ -13,7 +13,7 @@ from engram.data import load
 from engram.data.image_folder import IMAGE_SUFFIXES
 from engram.data.images import decode, refuse_broken
 from engram.data.tables.table_files import read_csv, read_parquet
-from engram.deploy.new_task import select_features
+from engram.deploy.new_task import select_features, select_texts
 from engram.errors import BadArgument, EngramError, bad, unknown
 
 Array = npt.NDArray[Any]
@@ -92,6 +92,8 @@ def _read_table(path: Path, about: dict[str, Any], drop: Sequence[str]) -> Unlab
         if name not in table.columns:
             raise unknown("--drop", name, [str(one) for one in table.columns])
     names = [str(row) for row in range(len(table))]
+    if "tokenizer" in about:
+        return UnlabelledInputs(select_texts(table, about["columns"], str(path)).tolist(), names)
     if about["columns"]:
         return UnlabelledInputs(select_features(table, about["columns"], str(path)), names)
     table, size = table.drop(columns=list(drop)), int(np.prod(about["shape"]))

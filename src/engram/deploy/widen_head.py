@@ -94,7 +94,7 @@ class _WiderState:
         """Return the tensors of a learner that started and finished a task without training."""
         one, methods = self.learner, [settings.method]
         open_task([one], methods, self.training, 0)
-        for number, _ in list_phases(settings.method, 0):
+        for number, _ in list_phases(settings.method, 0, one.networks):
             call_before([one], methods, number)
         finish_task([one], methods)
         probes = {

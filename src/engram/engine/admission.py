@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -100,29 +101,43 @@ def admit_rows(
     """
     (kept, filled, seen), slots = held, held.rows.length
     place = torch.arange(slots, device=filled.device)
+    free = place >= filled
+    # what `admit` sees of the rows; the rest follows when it is known who has entered
+    y = torch.where(free[:, None], -1, kept.y)
+    stages = torch.where(free, -1, kept.stages)
     newest = torch.full_like(place, -1)  # [M] which row of the step a slot holds
-    for number in range(rows.length):
-        row = TrainingRows(*(leaf[number] for leaf in rows))
-        own = {name: value[number] for name, value in values.items()}
-        offer = Offer(row.y, row.stages, own, torch.as_tensor(keys.fold(key, "admit", number)))
-        memory = Slots(kept.y, kept.stages, tables, place < filled, seen)
-        slot, changed = check_admitted(method, method.admit(offer, memory, state))
-        comes = passes[number]
+    numbers = torch.arange(rows.length, device=place.device)
+    own_keys = torch.as_tensor(keys.fold(key, "admit", numbers)).unbind()
+    each = {name: value.unbind() for name, value in values.items()}
+    offers = zip(rows.y.unbind(), rows.stages.unbind(), passes.unbind(), own_keys, strict=True)
+    for number, (labels, stage, comes, own_key) in enumerate(offers):
+        own = {name: rows_of[number] for name, rows_of in each.items()}
+        memory = Slots(y, stages, tables, place < filled, seen)
+        decided = method.admit(Offer(labels, stage, own, own_key), memory, state)
+        slot, changed = check_admitted(method, decided)
         enters = comes & (slot >= 0)
         here = (place == torch.where(filled < slots, filled, slot)) & enters  # [M]
-        kept = TrainingRows(*(_put(here, new, old) for new, old in zip(row, kept, strict=True)))
+        y, stages = _put(here, labels, y), _put(here, stage, stages)
         tables = {name: _put(here, own[name], table) for name, table in tables.items()}
         newest = torch.where(here, number, newest)
         filled = filled + (enters & (filled < slots))
         seen = seen + comes
-        state = tree_map(lambda new, old, c=comes: torch.where(c, new, old), changed, state)
-    entered = newest == torch.arange(rows.length, device=place.device)[:, None]  # [B, M]
+        state = tree_map(partial(_choose, comes), changed, state)
+    into_slot = newest >= 0
+    came = newest.clamp(min=0)
+    leaves = zip(rows, kept, strict=True)
+    kept = TrainingRows(*(_put(into_slot, new.index_select(0, came), old) for new, old in leaves))
+    entered = newest == numbers[:, None]  # [B, M]
     into = torch.where(entered.any(1), entered.to(torch.uint8).argmax(1), -1)
     return HeldRows(kept._replace(slot=place), filled, seen), into, state
 
 
+def _choose(comes: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return old if new is old else torch.where(comes, new, old)
+
+
 def _put(here: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """Return a table [M, ...] with a new entry where `here` [M]."""
+    """Return a table [M, ...] with new entries where `here` [M]."""
     return torch.where(here.reshape(-1, *[1] * (old.ndim - 1)), new.to(old.dtype), old)
 
 

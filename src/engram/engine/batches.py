@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -21,13 +21,15 @@ from engram.methods.method import Method
 class Collator:
     """Facts of a stage that every batch carries, for R runs ([R, ...]) or one (no R axis).
 
-    `alone` says that all rows are the current task's, so that nothing differs from row to row.
+    `alone` says that all rows are the current task's, so that nothing differs from row to row;
+    `even`, that the same classes compete for every row.
     """
 
     def __init__(
-        self, feed: Feed, *, opened: Tensor, scopes: Tensor, now: Tensor, stage: int, alone: bool
-    ) -> None:
-        self.feed, self.alone = feed, alone
+        self, feed: Feed, *, opened: Tensor, scopes: Tensor, now: Tensor, stage: int, alone: bool,
+        even: bool = False,
+    ) -> None:  # fmt: skip
+        self.feed, self.alone, self.even = feed, alone, even or alone
         self.current = scopes.select(-2, stage).unsqueeze(-2)  # [R?, 1, C]
         self.opened = opened  # [R?, C]
         self.scopes = scopes  # [R?, T, C] classes that compete for a row of each task
@@ -57,9 +59,11 @@ class Collator:
         key, stage = torch.as_tensor(key), part.stages
         if self.alone:
             old = torch.zeros_like(part.w)
-            open_ = self.current.expand(*stage.shape, -1)
         else:
             old = ((part.slot >= 0) | (stage < self.now.unsqueeze(-1))).to(part.w.dtype)
+        if self.even:
+            open_ = self.current.expand(*stage.shape, -1)
+        else:
             spread = stage[..., None].expand(*stage.shape, self.scopes.shape[-1])
             open_ = self.scopes.gather(-2, spread)
         return Batch(
@@ -109,6 +113,35 @@ def select_step_unpadded(rows: StepRows, step: int, length: int) -> StepRows:
     into = rows.into[0, step, :length] if isinstance(rows.into, Tensor) else ()
     passes = rows.passes[0, step, :length] if isinstance(rows.passes, Tensor) else ()
     return StepRows(main, rows.key[0, step], apart, into, passes)
+
+
+STEPS_AT_ONCE = 256  # to take apart, so that the views of a long epoch do not fill the memory
+
+
+def take_apart(rows: StepRows, start: int, stop: int, lengths: Sequence[int]) -> Iterator[StepRows]:
+    """Rows of the steps `start` to `stop`, each as `select_step_unpadded` returns them.
+
+    Selecting step by step takes as long as a small layer; this makes all views at once.
+    """
+    width = rows.main.length
+
+    def part(leaves_: tuple[Any, ...], number: int, length: int = width) -> list[Tensor]:
+        each = (steps[number] for steps in leaves_)
+        return list(each) if length == width else [leaf[:length] for leaf in each]
+
+    for first in range(start, stop, STEPS_AT_ONCE):
+        some = slice(first, min(first + STEPS_AT_ONCE, stop))
+        # [leaf][step], but for what is not there
+        main, key, apart, into, passes = tree_map(lambda leaf, s=some: leaf[0, s].unbind(), rows)
+        for number in range(some.stop - first):
+            length = lengths[first + number]
+            yield StepRows(
+                TrainingRows(*part(main, number, length)),
+                key[number],
+                tuple(TrainingRows(*part(one, number)) for one in apart),
+                part((into,), number, length)[0] if into else (),
+                part((passes,), number, length)[0] if passes else (),
+            )
 
 
 class RowAnnouncer:

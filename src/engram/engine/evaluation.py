@@ -21,7 +21,7 @@ from engram.engine.run_definition import score_batch
 from engram.learner.batch import TrainingRows
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet
-from engram.learner.tensor_tree import stack, tree_shapes
+from engram.learner.tensor_tree import nbytes, stack, tree_shapes
 from engram.methods.method import Method, compute_answer, tells_task
 from engram.records.scored_items import EvaluationItems, spread_places
 from engram.records.stage_result import StageResult
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from engram.engine.trainers.trainer import Trainer
 
 ENTRIES_AT_ONCE = 1 << 27
+STACKED_BYTES = 1 << 30  # of method states that are stacked for one mapped pass
 OWN_SHARE = 0.75  # of the rows that any run of a group has: below it, each passes its own
 MULTIPLIED_AT_ONCE = 1 << 22  # for other networks on the CPU
 CONVOLVED_AT_ONCE = 1 << 21  # for convolutions on the CPU, to fit into its caches
@@ -256,6 +257,13 @@ def _evaluate_passes(
         evaluate_run = _evaluate_distinct_rows if on_cuda else _evaluate_one
         each = zip(learners, methods, items, strict=True)
         return [evaluate_run(one, method, *own, features, told) for one, method, own in each]
+    if sum(nbytes(one.state) for one in learners) > STACKED_BYTES:  # Gram matrices, say
+        half = len(learners) // 2
+        return [
+            one
+            for some in (slice(half), slice(half, None))
+            for one in _evaluate_passes(learners[some], methods[some], items[some], features, stage)
+        ]
     shared, where = _shared_items(learners, items)
     most = max(len(rows) for rows, _ in items)
     if learners[0].feed.on_device and most < OWN_SHARE * len(shared[0]):

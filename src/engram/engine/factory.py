@@ -20,11 +20,14 @@ from engram.learner.learner import RunLearner
 from engram.learner.objectives import Objective
 from engram.learner.parameter_layout import Networks, network_modules, network_settings
 from engram.learner.structural_key import ByIdentity, structural_key
-from engram.methods.method import RootFile, check_networks, tells_task
+from engram.methods.method import FROZEN_TRANSFORMER, RootFile, check_networks, tells_task
 from engram.models.adapter import adapt
+from engram.models.block_views import need_blocks, outline_blocks
 from engram.models.build import build
 from engram.models.classifier import Classifier, Encoder
+from engram.models.image_input import check_pixels
 from engram.models.pretrained_weights import load_root
+from engram.models.transformer import check_tokens
 from engram.models.user_networks import is_user_network_name
 from engram.streams.stream_outline import StreamOutline
 
@@ -85,7 +88,8 @@ class LearnerFactory:
                 view=run.stream.view, augment=run.training.augment, axes=axes,
             )  # fmt: skip
             with inference_numerics(run.training.precision):
-                self._feeds[key] = made if frozen is None else FeatureFeed(made, frozen)
+                precision = run.training.precision
+                self._feeds[key] = made if frozen is None else FeatureFeed(made, frozen, precision)
         return self._feeds[key]
 
     def _frozen(self, run: Run) -> Encoder | None:
@@ -159,6 +163,7 @@ class LearnerFactory:
             run.training.precision,
             ByIdentity(run.stream.data),
             _method_key(run),
+            run.method.needed_model,
             _root_file(run),
             run.training.batch_size,
         )
@@ -177,9 +182,15 @@ class LearnerFactory:
         shape = run.stream.data.sample_shape
         net = build(
             run.model, sample_shape=shape, classes=len(run.stream.order), seed=run.seed,
-            head=run.method.head,
+            head=run.method.head, scaling=(run.stream.data.mean, run.stream.data.std),
         )  # fmt: skip
+        lowest = net if net.frozen is None else net.frozen.module
+        check_tokens(run.model, lowest, run.stream.data)
+        check_pixels(lowest, run.stream.data)
         check_model_root(run.method, len(run.stream), net)
+        if run.method.needed_model == FROZEN_TRANSFORMER:
+            need_blocks(net.backbone, type(run.method).__name__)
+            net.backbone.requires_grad_(False)  # constants, which all runs share
         asked = run.method.prologue()
         if isinstance(asked, RootFile) and not run.begun:
             load_root(net, asked.path, asked.sha256)
@@ -189,9 +200,10 @@ class LearnerFactory:
             own = check_networks(run.method, run.method.networks(_outline(run, net)))
         further = {name: adapt(module) for name, module in network_modules(own).items()}
         # the skeletons of another seed serve as well, and copying modules takes longer than
-        # making them; a frozen backbone is in the skeleton itself
+        # making them; a frozen backbone, unless all seeds share it, is in the skeleton itself
         known = self._first.get(self._kind(run))
-        if known is not None and net.frozen is None:
+        former: Any = None if known is None else known.train.get_submodule("net")
+        if known is not None and net.frozen is former.frozen:
             return known.with_modules({"net": net, **further})
         objective = Objective(run.loss, run.training.label_smoothing)
         networks = Networks({"net": net, **further}, objective, network_settings(own))
@@ -235,9 +247,11 @@ def _outline(run: Run, net: Classifier) -> StreamOutline:
         return build(
             run.model, sample_shape=run.stream.data.sample_shape, classes=len(run.stream.order),
             seed=seed, head=run.method.head,
+            scaling=(run.stream.data.mean, run.stream.data.std),
         )  # fmt: skip
 
-    return outline.with_features(net.features, latents, build_model)
+    blocks = outline_blocks(net.backbone)
+    return outline.with_features(net.features, latents, build_model, blocks)
 
 
 def _root_file(run: Run) -> RootFile | None:

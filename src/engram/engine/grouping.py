@@ -237,7 +237,7 @@ class RunGrouping:
         """
         learners = [self.learner(self.runs[place]) for place in group]
         methods, training = [self.runs[p].method for p in group], self.runs[group[0]].training
-        phases = list_phases(methods[0], 0)
+        phases = list_phases(methods[0], 0, learners[0].networks)
         if not phases or phases[0][0]:
             return 0.0
         number, phase = phases[0]

@@ -113,7 +113,8 @@ def call_for_all_with_values(
     with default_dtype(learners[0].vector.dtype):
         call_for_all(learners, methods, verb, phase)
         for learner, method, memory in zip(learners, methods, before, strict=True):
-            complete_values(learner, method, memory)
+            rewrites = verb == "finish" and method.replay(learner.stage).rewrites
+            complete_values(learner, method, memory, rewrites)
 
 
 def call_for_all(

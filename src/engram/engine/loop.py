@@ -74,7 +74,7 @@ def train_task(
     open_task(learners, methods, training, stage, mapped=mapped, resumed=bool(points))
     history = History([one.before for one in learners], points)
     encode_latents(learners, methods[0], stage)
-    for number, phase in list_phases(methods[0], stage, points):
+    for number, phase in list_phases(methods[0], stage, learners[0].networks, points):
         resumed = bool(points) and number == points[0].position[0]
         if not resumed:
             call_before(learners, methods, number)
@@ -266,6 +266,9 @@ class PhaseTraining:
                     if self.sampler.admits
                     else self.sampler.reservoir_after(r, one.exemplars)
                 )
+                one.values = self.trainer.remembered(r, len(one.exemplars))
+        elif self.trainer.rewrites:
+            for r, one in enumerate(self.learners):
                 one.values = self.trainer.remembered(r, len(one.exemplars))
 
 

@@ -7,7 +7,7 @@ have the same rate and step count, torch's fused kernel does the same arithmetic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from engram.engine.training import Training
+from engram.errors import unknown
 from engram.learner.learner import RunLearner
 from engram.learner.parameter_layout import Networks
 from engram.learner.tensor_tree import tree_map
@@ -180,22 +181,60 @@ class PartitionedOptimizer:
 
 
 def make_optimizer(training: Training, networks: Networks) -> Optimizer | PartitionedOptimizer:
-    """The recipe's optimiser, or one with parts where a further network has its own."""
-    usual, parts, start = Optimizer.from_training(training), [], 0
-    owned: list[tuple[slice, float, Optimizer]] = []
-    for name, settings in networks.settings.items():
-        if not (settings.lr or settings.optimizer):
-            continue
-        own = replace(usual, kind=settings.optimizer or usual.kind)
-        factor = settings.lr / training.lr if settings.lr else 1.0
-        owned += [(place, factor, own) for place in networks.places(name)]
-    if not owned:
+    """The recipe's optimiser, or one with parts where rates or optimisers differ.
+
+    They do where a further network has its own, and by `Training.lr_of`.
+    """
+    usual = Optimizer.from_training(training)
+    own = {k: n for k, n in networks.settings.items() if n.lr or n.optimizer}
+    if not own and not training.lr_of:
         return usual
-    for place, factor, own in sorted(owned, key=lambda part: part[0].start):
-        parts += [(slice(start, place.start), 1.0, usual), (place, factor, own)]
+    rates = multiples_of(training.lr_of, networks.layout.shapes)
+    parts: list[tuple[slice, float, Optimizer]] = []
+    start = 0
+    for path, size in zip(networks.layout.shapes, networks.layout.sizes, strict=True):
+        settings, kind, factor = own.get(path.partition(".")[0]), usual, rates[path]
+        if settings is not None:
+            kind = replace(usual, kind=settings.optimizer or usual.kind)
+            factor *= settings.lr / training.lr if settings.lr else 1.0
+        place = slice(start, start + size)
+        if parts and parts[-1][1:] == (factor, kind):
+            parts[-1] = (slice(parts[-1][0].start, place.stop), factor, kind)
+        elif size:
+            parts.append((place, factor, kind))
         start = place.stop
-    parts.append((slice(start, len(networks.layout)), 1.0, usual))
-    return PartitionedOptimizer(tuple(part for part in parts if part[0].start < part[0].stop))
+    return PartitionedOptimizer(tuple(parts)) if parts else usual
+
+
+def multiples_of(
+    rates: Sequence[tuple[str, float]] | Mapping[str, float], names: Iterable[str]
+) -> dict[str, float]:
+    """Return the multiple of the learning rate of each parameter: that of its longest beginning.
+
+    Examples
+    --------
+    >>> multiples_of({"net": 0.5, "net.head": 2.0}, ["net.head.bias", "net.body.weight", "other"])
+    {'net.head.bias': 2.0, 'net.body.weight': 0.5, 'other': 1.0}
+    >>> multiples_of({"net.haed": 2.0}, ["net.head.bias"])
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: lr_of: unknown name 'net.haed', did you mean 'net.head'? ...
+    """
+    given, names = dict(rates), list(names)
+    for start in given:
+        if not any(_begins(name, start) for name in names):
+            parts = [name.split(".") for name in names]
+            known = dict.fromkeys(".".join(p[:k]) for p in parts for k in range(1, len(p) + 1))
+            raise unknown("lr_of", start, list(known))
+    return {
+        name: given[max(own, key=len)] if (own := [o for o in given if _begins(name, o)]) else 1.0
+        for name in names
+    }
+
+
+def _begins(name: str, start: str) -> bool:
+    """Whether a name begins with whole parts: net.head begins net.head.bias, not net.header."""
+    return name == start or name.startswith(f"{start.rstrip('.')}.")
 
 
 def reset_optimizer(

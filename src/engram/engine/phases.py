@@ -16,6 +16,7 @@ from engram.engine.stored_values import encode_latents
 from engram.engine.training import Training
 from engram.errors import unknown
 from engram.learner.learner import RunLearner
+from engram.learner.parameter_layout import Networks
 from engram.learner.tensor_tree import tree_map
 from engram.methods.method import Method, Phase
 
@@ -23,12 +24,19 @@ TASK = Phase()
 
 
 def list_phases(
-    method: Method, stage: int, points: Sequence[ResumePoint] = ()
+    method: Method, stage: int, networks: Networks, points: Sequence[ResumePoint] = ()
 ) -> list[tuple[int, Phase]]:
     """List the training phases of a task by number, from the resume point on."""
     first = points[0].position[0] if points else 0
     phases = list(enumerate(method.phases(stage)))
-    return [(number, phase) for number, phase in phases[first:] if phase.rows != "none"]
+    return [(number, phase) for number, phase in phases[first:] if _trains(phase, networks)]
+
+
+def _trains(phase: Phase, networks: Networks) -> bool:
+    """Whether a phase takes steps: not if what it is needed for is frozen or absent."""
+    if phase.rows == "none":
+        return False
+    return not phase.needs or any(name.startswith(phase.needs) for name in networks.layout.shapes)
 
 
 def call_before(learners: Sequence[RunLearner], methods: Sequence[Method], number: int) -> None:

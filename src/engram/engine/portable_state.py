@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engram.data.dataset import Data
 from engram.data.standardization import filled_values
+from engram.data.texts.tokenization import Tokenizer
 from engram.engine.checkpoints import load_state_dict, state_dict
 from engram.engine.run_definition import Run
 from engram.errors import bad
@@ -19,6 +20,7 @@ from engram.streams.stream_outline import StreamOutline
 
 FORMAT = "engram-model-1"
 CONSTANTS = "constants/"  # prefix of parameters that no run trains
+CALIBRATION = "calibration/"  # prefix of rows that a deployed learner holds out of training
 ROWS = ("rows/x", "rows/y", "rows/stage")  # rows of the data that are kept: inputs, columns, task
 
 
@@ -119,6 +121,7 @@ def describe_inputs(data: Data) -> dict[str, Any]:
         "crop": None if data.crop is None else list(data.crop), "name": data.name,
         "channel_axis": data.channel_axis, "fill": list(filled_values(data)),
         "columns": list(data.columns),
+        **({} if data.tokenizer is None else {"tokenizer": data.tokenizer.facts()}),
     }  # fmt: skip
 
 
@@ -162,8 +165,10 @@ def check_portable_facts(found: PortableState) -> None:
         for name, kind in kinds.items():
             if not isinstance(place[name], kind):
                 raise TypeError(f"{name}: {type(place[name]).__name__} in place of {kind.__name__}")
-    if about["dtype"] not in ("uint8", "float32"):
+    if about["dtype"] not in ("uint8", "float32", *(["int32"] if "tokenizer" in about else [])):
         raise ValueError(f"inputs of type {about['dtype']}")
+    if "tokenizer" in about:
+        Tokenizer.from_facts(about["tokenizer"])
     for name in ("mean", "std", "fill"):
         [float(one) for one in about[name]]
     for side in (*about["shape"], *(about["crop"] or ())):
@@ -174,10 +179,20 @@ def check_portable_facts(found: PortableState) -> None:
     opened = int((found.tensors["opened"] >= 0).sum())
     if len(facts["classes"]) != opened or facts["stage"] != len(facts["tasks"]) - 1:
         raise ValueError(f"{len(facts['classes'])} classes, {len(facts['tasks'])} tasks")
+    if CALIBRATION + "x" in found.tensors:
+        _check_calibration(found, opened)
     for task in facts["tasks"]:
         if not all(0 <= int(one) < found.columns for one in (*task["new"], *task["visible"])):
             raise ValueError(f"a task of columns {task['visible']}")
         int(task["rows"])
+
+
+def _check_calibration(found: PortableState, classes: int) -> None:
+    x, y, seen = (found.tensors[CALIBRATION + name] for name in ("x", "y", "seen"))
+    if list(x.shape[1:]) != found.facts["inputs"]["shape"] or y.shape != (len(x),):
+        raise ValueError(f"calibration rows {tuple(x.shape)} with {tuple(y.shape)} labels")
+    if y.dtype != torch.long or not bool(((y >= 0) & (y < classes)).all()) or len(seen) > classes:
+        raise ValueError(f"calibration rows of other than {classes} classes")
 
 
 def restore_state(learner: RunLearner, found: PortableState) -> int:
@@ -193,7 +208,10 @@ def restore_state(learner: RunLearner, found: PortableState) -> int:
         {name.removeprefix(CONSTANTS): value for name, value in fixed.items()}
     )
     apart = {*shapes, *ROWS, *fixed}
-    rest = {k: v for k, v in found.tensors.items() if k not in apart}
+    rest = {
+        name: one for name, one in found.tensors.items()
+        if name not in apart and not name.startswith(CALIBRATION)
+    }  # fmt: skip
     flat = [found.tensors[name].reshape(-1) for name in shapes]
     load_state_dict(learner, {**rest, "vector": torch.cat(flat)}, found.facts)
     return learner.stage + 1

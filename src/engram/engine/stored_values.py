@@ -7,6 +7,7 @@ be discarded, so that a step writes without a decision on the host.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +16,8 @@ from engram.engine.sampler import StepRows
 from engram.errors import bad
 from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
-from engram.methods.method import Method
+from engram.learner.networks import Net
+from engram.methods.method import Method, State
 from engram.models.classifier import Classifier
 from engram.streams.stream_outline import LatentOutline
 
@@ -78,17 +80,69 @@ def write_slots_(table: Tensor, into: Tensor, values: Tensor) -> None:
     table.scatter_(into.ndim - 1, index, values.to(table.dtype))
 
 
+class Recall(NamedTuple):
+    """Which rows of a step `Method.remember` is asked about."""
+
+    own: bool = False  # those of the batch: they may enter the memory, or are in it
+    apart: bool = False  # those of the separate memory batches
+    rewrites: bool = False  # whether values of rows in the memory are replaced
+
+    @classmethod
+    def in_stage(cls, method: Method, stage: int, enters: bool) -> Recall:
+        """Return which rows a method is asked about; `enters`: rows of a step may be stored."""
+        replay = method.replay(stage)
+        if not method.implements("remember"):
+            return cls()
+        joins = replay.kind in ("pair", "union")
+        joins = joins or any(phase.rows in ("memory", "both") for phase in method.phases(stage))
+        return cls(enters or (replay.rewrites and joins), replay.rewrites, replay.rewrites)
+
+    def __bool__(self) -> bool:
+        return self.own or self.apart
+
+    def ask(self, method: Method, net: Net, batch: Batch, state: State) -> tuple[ValueTables, ...]:
+        """Return the values of the batch's rows, and of those of its memory batches."""
+        apart = batch.memory if self.apart else ()
+        own = method.remember(net, batch, state) if self.own else {}
+        return own, *(method.remember(net, part, state) for part in apart)
+
+
+def rewrite_values_(
+    tables: ValueTables, batch: Batch, values: tuple[ValueTables, ...], alive: Tensor | None
+) -> None:
+    """Replace what is stored with the memory rows of a step, in runs that are `alive`.
+
+    `values` are those of the rows of the batch, and of its memory batches; {} of rows that are not
+    asked about. Padding repeats a row, and a draw may: of these, the first counts.
+    """
+    parts = [(b, v) for b, v in zip((batch, *batch.memory), values, strict=False) if v]
+    if not parts or not tables:
+        return
+    slot = torch.cat([torch.where(part.w > 0, part.slot, -1) for part, _ in parts], -1)
+    if alive is not None:
+        slot = torch.where(alive.unsqueeze(-1), slot, -1)
+    again = (slot.unsqueeze(-1) == slot.unsqueeze(-2)).tril(-1).any(-1)
+    slot = torch.where(again, -1, slot)
+    for name, table in tables.items():
+        write_slots_(table, slot, torch.cat([found[name] for _, found in parts], slot.ndim - 1))
+
+
 def snapshot_memory(learner: RunLearner) -> MemorySnapshot:
     """Copy the state of the memory, for `complete_values` after a verb that may change it."""
     rows, stages = (part.clone() for part in learner.exemplars[:2])  # verbs may write into them
     return rows, stages, learner.values
 
 
-def complete_values(learner: RunLearner, method: Method, before: MemorySnapshot) -> None:
-    """Give every exemplar its values after a verb: those it had `before`, or new ones."""
+def complete_values(
+    learner: RunLearner, method: Method, before: MemorySnapshot, rewrites: bool = False
+) -> None:
+    """Give every exemplar its values after a verb: those it had `before`, or new ones.
+
+    `rewrites`: the method is asked again about those it had.
+    """
     exemplars, (rows, stages, values) = learner.exemplars, before
     same = torch.equal(exemplars.rows, rows) and torch.equal(exemplars.stages, stages)
-    if same or not method.implements("remember"):
+    if (same and not rewrites) or not method.implements("remember"):
         return
     span = len(learner.stream.data)
     code, known = exemplars.stages * span + exemplars.rows, stages * span + rows
@@ -97,25 +151,33 @@ def complete_values(learner: RunLearner, method: Method, before: MemorySnapshot)
     had = known[order][place] == code if len(known) else torch.zeros_like(code, dtype=torch.bool)
     new = (~had).nonzero()[:, 0]
     fresh = _compute_values(learner, method, new)
+    kept = {name: value[order[place[had]].to(value.device)] for name, value in values.items()}
+    if rewrites and kept:
+        kept = _compute_values(learner, method, had.nonzero()[:, 0], kept) or kept
     found: ValueTables = {}
     for name in fresh or values:
         sample = fresh[name] if fresh else values[name]
         table = sample.new_empty(len(exemplars), *sample.shape[1:])
-        if len(known):
-            table[had.to(table.device)] = values[name][order[place[had]].to(table.device)]
+        if kept:
+            table[had.to(table.device)] = kept[name].to(table.dtype)
         if fresh:
             table[new.to(table.device)] = fresh[name]
         found[name] = table
     learner.values = found
 
 
-def _compute_values(learner: RunLearner, method: Method, which: Tensor) -> ValueTables:
+def _compute_values(
+    learner: RunLearner, method: Method, which: Tensor, values: ValueTables | None = None
+) -> ValueTables:
+    """Ask a method about some exemplars; about those that it stored, with their `values`."""
     parts: list[ValueTables] = []
-    for some in which.split(ROWS_AT_ONCE):
-        if not len(some):
-            continue
-        exemplars = learner.exemplars
+    for start in range(0, len(which), ROWS_AT_ONCE):
+        span = slice(start, start + ROWS_AT_ONCE)
+        some, exemplars = which[span], learner.exemplars
         batch: Batch = learner.batch(exemplars.rows[some], exemplars.stages[some])
+        if values is not None:
+            stored = {name: value[span] for name, value in values.items()}
+            batch = batch._replace(slot=some.to(batch.slot.device), values=stored)
         with torch.no_grad():
             parts.append(method.remember(learner.net(), batch, learner.state))
     if not parts:

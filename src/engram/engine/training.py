@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -53,6 +55,10 @@ class Training:
     lr, optimizer, momentum, nesterov, betas, weight_decay
         Learning rate; ``sgd``, ``adam`` or ``adamw``; momentum of SGD, and whether it is
         Nesterov's; betas of Adam and AdamW; weight decay, which AdamW decouples from the gradient.
+    lr_of
+        Multiples of the learning rate by the beginnings of parameters' names, such as
+        ``{"net.backbone": 0.1}`` for a pre-trained backbone below a new head; the longest beginning
+        counts, 0 keeps parameters as they are. Names are those of ``net.params``.
     clip, clip_value
         Largest norm of the gradient, which is scaled down beyond it, and largest absolute value of
         its entries; 0: no clipping.
@@ -126,6 +132,7 @@ class Training:
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
+    lr_of: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
     clip: float = 0.0
     clip_value: float = 0.0
     ema: float = 0.0
@@ -155,6 +162,7 @@ class Training:
         for name in WHOLE_NUMBERS:
             check_int(name, getattr(self, name))
         check_float("lr", self.lr, 0.0, open_low=True)
+        object.__setattr__(self, "lr_of", check_rates(self.lr_of))
         check_float("first_task_scale", self.first_task_scale, 0.0, open_low=True)
         check_float("momentum", self.momentum, 0.0, 1.0)
         check_bool("nesterov", self.nesterov)
@@ -219,3 +227,23 @@ class Training:
         if self.iterations:
             return 0, max(1, round(self.iterations * factor))
         return max(1, round(self.epochs * factor)), 0
+
+
+def check_rates(rates: Any) -> tuple[tuple[str, float], ...]:
+    """Return multiples of the learning rate by beginnings of names, as sorted pairs.
+
+    Examples
+    --------
+    >>> check_rates({"net.head": 2, "net.backbone": 0.1})
+    (('net.backbone', 0.1), ('net.head', 2.0))
+    """
+    pairs = list(rates.items() if isinstance(rates, Mapping) else rates)
+    found: dict[str, float] = {}
+    for pair in pairs:
+        if not isinstance(pair, Iterable) or isinstance(pair, str) or len(pair := tuple(pair)) != 2:
+            raise bad("lr_of", "a mapping such as {'net.backbone': 0.1}", rates)
+        name, rate = pair
+        if not isinstance(name, str) or not name or name in found:
+            raise bad("lr_of", "beginnings of names of parameters, each once", name)
+        found[name] = float(check_float(f"lr_of {name}", rate))
+    return tuple(sorted(found.items()))

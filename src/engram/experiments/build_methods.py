@@ -160,7 +160,7 @@ def plain_method(method: Method) -> dict[str, Any]:
     """Convert a method to a mapping, the inverse of `build_method`."""
     cls = type(method)
     name = cls.__name__ if cls.__module__.startswith("engram.") else code_name(cls)
-    if hasattr(method, "parts"):
+    if isinstance(method, methods.Join):
         return {"name": name, "parts": [plain_method(part) for part in method.parts]}
     return {"name": name, **to_plain(method)}
 
@@ -173,7 +173,7 @@ def method_label(method: Method) -> str:
     >>> method_label(build_method({"name": "EWC", "strength": 10.0}))
     'EWC strength=10'
     """
-    if hasattr(method, "parts"):
+    if isinstance(method, methods.Join):
         return " + ".join(method_label(part) for part in method.parts)
     words = [type(method).__name__]
     for field in fields(method):

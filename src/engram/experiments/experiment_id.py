@@ -41,6 +41,7 @@ from engram.memory import Memory
 from engram.methods.method import Method
 from engram.models.build import model_defaults
 from engram.models.pretrained_weights import file_sha256
+from engram.models.published_weights import published_sha256
 from engram.models.timm_networks import is_timm
 from engram.models.user_networks import is_user_network_name, load_maker
 from engram.streams import SCENARIOS
@@ -50,7 +51,10 @@ from engram.streams.task_orders import ORDER_OPTIONS, order_text
 ID_FORMAT = 3  # ids of another format are not comparable
 # An id hashes what differs from the defaults, so that a new option changes no id. When a default
 # changes, the former one is added here, as in ``{"EWC.strength": 1.0}``, to keep ids valid.
-FORMER_DEFAULTS: dict[str, Any] = {"GEM.memory": Memory(fraction=0.2)}
+FORMER_DEFAULTS: dict[str, Any] = {
+    "DERpp.outputs": "seen",
+    "GEM.memory": Memory(fraction=0.2),
+}
 IDENTITY_PARTS = {  # of an experiment, in the words of a message
     "data": "the data",
     "stream": "the stream",
@@ -126,6 +130,8 @@ def identify(
         facts["data_root"] = source.root
     if not has_address(model):
         facts["model_built"] = True
+    if published := published_sha256(model):
+        facts["weights"] = published
     return Identity(id=short_hash(parts), content={**content, "identity": facts})
 
 
@@ -289,6 +295,9 @@ def _describe_model(model: Any, *, resolve: bool = True) -> Any:
     """
     if isinstance(model, str):
         model = {"name": model}
+    if isinstance(model, Mapping) and isinstance(model.get("freeze"), Mapping):
+        kept_as = model["freeze"].get("dtype", "float32")  # not where features are kept
+        model = {**model, "freeze": True if kept_as == "float32" else {"dtype": kept_as}}
     if isinstance(model, Mapping) and is_timm(model.get("name")):
         if model.get("weights"):
             model = {**model, "sha256": model.get("sha256") or file_sha256(str(model["weights"]))}
@@ -300,7 +309,9 @@ def _describe_model(model: Any, *, resolve: bool = True) -> Any:
             "name": name,
             **drop_defaults({**model}, {**model_defaults(name), "name": name}, name),
         }
-        if model.get("sha256"):  # which weights a model begins with, not where their file lies
+        if published := published_sha256(model):
+            model.update(sha256=published)
+        elif model.get("sha256"):  # which weights a model begins with, not where their file lies
             model.update(weights=True, sha256=str(model["sha256"]).lower())
     elif isinstance(model, Mapping) and resolve:
         model = {**model, "name": load_maker(model["name"])}

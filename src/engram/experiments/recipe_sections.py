@@ -194,8 +194,10 @@ def check_model_section(section: Any) -> Any:
                 raise unknown(f"option of model {shown}", name, known)
         if "head" in section:
             check_head(section["head"])
-        if not check_freeze(section.get("freeze", False)):  # same as leaving it out
-            section = {key: value for key, value in section.items() if key != "freeze"}
+        freeze = check_freeze(section.get("freeze", False))
+        section = {key: value for key, value in section.items() if key != "freeze"}
+        if freeze is not None:  # false is the same as leaving it out
+            section["freeze"] = freeze or True
     return dict(section) if isinstance(section, Mapping) else section
 
 

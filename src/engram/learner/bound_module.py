@@ -50,6 +50,15 @@ class BoundNet(Net):
         self._main = networks.train.get_submodule("net")
         self._leaf = vector.detach().requires_grad_(True)
         self.touched = False
+        self._older: tuple[Tensor, Views] | None = None
+
+    def _snapshot_views(self, vector: Tensor) -> Views:
+        if self._older is None or self._older[0] is not vector:  # a teacher stays for many steps
+            self._older = vector, super()._snapshot_views(vector)
+        return self._older[1]
+
+    def _parameters_to_give(self) -> Mapping[str, Tensor]:
+        return {}  # both skeletons share the parameters that are bound
 
     @contextmanager
     def use_vector(self, vector: Tensor | None) -> Iterator[None]:

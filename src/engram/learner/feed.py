@@ -20,6 +20,7 @@ from torch import Tensor
 
 from engram import keys
 from engram.data.dataset import Data
+from engram.data.feature_cache import CachePlace, compute_or_read
 from engram.data.image_copies import CopyTables
 from engram.data.skeletons.augmentation import (
     SKELETON_AUGMENTATIONS,
@@ -334,6 +335,31 @@ def resized_crop(
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 
+IMAGE_CHANGES = ("resized_crop", "flip")
+
+
+def change_images(
+    x: Tensor, key: keys.Key, changes: Sequence[str], least: float = CROP_AREA[0]
+) -> Tensor:
+    """Change images [B, C, H, W] at random, each for itself; a crop keeps a share of the area.
+
+    The share is at least `least`.
+
+    Examples
+    --------
+    >>> x = torch.arange(8.0).reshape(4, 1, 1, 2)
+    >>> change_images(x, 3, ("flip",)).flatten(1).tolist()
+    [[1.0, 0.0], [3.0, 2.0], [5.0, 4.0], [7.0, 6.0]]
+    """
+    if "resized_crop" in changes:
+        draw = keys.uniform(keys.fold(key, "resized crop"), len(x), 4)
+        x = resized_crop(x, draw.to(x.dtype), least=least)
+    if "flip" in changes:
+        turn = keys.dropout_mask(keys.fold(key, "flip"), 0.5, len(x)).reshape(-1, 1, 1, 1)
+        x = torch.where(turn, x.flip(-1), x)
+    return x
+
+
 def _pixel_centres(count: int, like: Tensor) -> Tensor:
     """Return the positions of pixels between the edges -1 and 1 of an image."""
     return torch.linspace(-1, 1, count, dtype=like.dtype, device=like.device) * (count - 1) / count
@@ -400,39 +426,65 @@ class Prefetch:
 
 # -- features of a frozen backbone as inputs -------------------------------------------------------
 
-ENTRIES_AT_ONCE = 1 << 22  # input entries encoded per pass
+TEXTS_AT_ONCE = 64  # texts encoded per pass, of similar length
 
 
 class FeatureFeed(Feed):
     """A feed of features instead of inputs: training, evaluation and memories read one table.
 
     `given` is the original data; `data` has the same rows, labels and split, with features as
-    inputs.
+    inputs. `precision` is the name of the precision in which they are computed.
     """
 
-    def __init__(self, raw: Feed, encoder: Encoder) -> None:
+    def __init__(self, raw: Feed, encoder: Encoder, precision: str = "float32") -> None:
         if raw.view is not None:
             expected = "false where inputs differ from task to task (rotated, permuted, ...)"
             raise bad("model.freeze", expected, True)
         if raw.augment:
             expected = "no augmentation of images, whose features are computed once"
             raise bad("augment", expected, list(raw.augment))
-        self.given, self.encoder = raw.data, encoder
-        super().__init__(encode_data(raw, encoder), device=raw.device, dtype=raw.dtype)
+        self.given, self.encoder, self.precision = raw.data, encoder, precision
+        features = encode_data(raw, encoder, precision)
+        super().__init__(features, device=raw.device, dtype=raw.dtype)
 
     def like(self, raw: Feed) -> FeatureFeed:
         """Return the feed of the features of other data."""
-        return FeatureFeed(raw, self.encoder)
+        return FeatureFeed(raw, self.encoder, self.precision)
 
 
-def encode_data(raw: Feed, encoder: Encoder) -> Data:
-    """Return the data of a feed with features as inputs."""
-    rows = torch.arange(len(raw.data))
-    size = max(1, ENTRIES_AT_ONCE // max(1, raw.data.sample_bytes))
-    parts = [slice(start, start + size) for start in range(0, len(rows), size)]
-    stages = torch.zeros_like(rows)
-    found = [encoder(x).float().cpu() for _, x in raw.chunks(rows, stages, parts)]
+def order_by_length(data: Data) -> Tensor:
+    """Row numbers; those of texts by their length, so that a pass has little padding."""
+    if data.tokenizer is None:
+        return torch.arange(len(data))
+    return (torch.as_tensor(data.x) != 0).sum(1).argsort(stable=True)
+
+
+def encode_data(raw: Feed, encoder: Encoder, precision: str = "float32") -> Data:
+    """Return the data of a feed with features as inputs, from the cache where they are in it."""
+    data = raw.data
+    place = CachePlace.find(encoder.cache) if encoder.known else None
+    if place is None:
+        features = encode_rows(raw, encoder)
+    else:
+        key = repr((data.fingerprint(), encoder.known, encoder.digest, precision))
+        about = {"data": data.name, "network": encoder.known, "precision": precision}
+        features = compute_or_read(place, key, lambda: encode_rows(raw, encoder), about)
     return replace(
-        raw.data, x=torch.cat(found), mean=(), std=(), crop=None, copies=None, standardize=False,
-        fill=False, columns=(),
+        data, x=features, mean=(), std=(), crop=None, copies=None, standardize=False, fill=False,
+        columns=(), tokenizer=None, texts=(),
     )  # fmt: skip
+
+
+def encode_rows(raw: Feed, encoder: Encoder) -> Tensor:
+    """Compute the features [N, F] of all rows of a feed, on the host."""
+    rows = order_by_length(raw.data)
+    stages = torch.zeros_like(rows)
+    found = torch.empty(len(rows), encoder.width, dtype=encoder.kept_as)
+    if not len(rows):
+        return found
+    size = encoder.rows_at_once(raw(rows[:1].to(raw.device), stages[:1].to(raw.device)))
+    size = size if raw.data.tokenizer is None else min(size, TEXTS_AT_ONCE)
+    parts = [slice(start, start + size) for start in range(0, len(rows), size)]
+    for part, x in raw.chunks(rows, stages, parts):
+        found[rows[part]] = encoder(x).to(encoder.kept_as).cpu()
+    return found

@@ -4,7 +4,7 @@ cached teacher outputs, and forward passes split over ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from engram import distributed, keys
 from engram.distributed import Ranks
-from engram.errors import bad, unknown
+from engram.errors import bad, check_choice, check_int, unknown
 from engram.learner.batch import Batch
+from engram.learner.feed import IMAGE_CHANGES, change_images
 from engram.learner.parameter_layout import MAIN, Networks, TrainableSlices, Views
 from engram.learner.tensor_tree import tree_map
 from engram.models.forward_pass import Output, Share, forward_context, share_context
@@ -164,6 +165,33 @@ class Net:
         said = self(batch.x, batch.w).logits if logits is None else logits
         return self.networks.objective(said, batch)
 
+    def views(
+        self, batch: Batch, count: int = 2, changes: Sequence[str] = IMAGE_CHANGES, *,
+        least: float = 0.2, original: bool = True,
+    ) -> Batch:  # fmt: skip
+        """Return each row `count` times, side by side: as it is, then under random changes.
+
+        The changes of an image are those named: ``resized_crop`` keeps a share of at least `least`
+        of its area, ``flip`` mirrors half of the images. Labels and all else are those of the row.
+        Without the `original`, every view is a changed one. They follow from the key of the step.
+        Separate memory batches stay: ask for their views in turn.
+        """
+        for name in changes:
+            check_choice("changes", name, IMAGE_CHANGES)
+        check_int("count", count, 1)
+        if changes and batch.x.ndim != 4:
+            raise bad("batch", "images [B, C, H, W], which can be changed", tuple(batch.x.shape))
+        made = [batch.x] if original else []
+        for number in range(count - len(made)):
+            key = keys.fold(batch.key, "view", number) if number else batch.key
+            made.append(change_images(batch.x, key, changes, least))
+        own = [torch.stack([one] * count, 1).flatten(0, 1) for one in batch.per_row[1:]]
+        x = torch.stack(made, 1).flatten(0, 1)  # side by side, so that padding stays behind
+        values = {
+            name: torch.stack([one] * count, 1).flatten(0, 1) for name, one in batch.values.items()
+        }
+        return Batch._make([x, *own, *batch.shared, batch.memory, values, batch.times])
+
     @property
     def weights(self) -> Tensor:
         """[P] the weights, differentiable like those of ``net(x)``: where inner steps begin.
@@ -211,7 +239,7 @@ class Net:
         """
 
         def evaluate(path: str, *args: Any, want: tuple[str, ...] = ()) -> Any:
-            weights = {**self.networks.layout(snapshot["vector"]), **snapshot["buffers"]}
+            weights = {**self._snapshot_views(snapshot["vector"]), **snapshot["buffers"]}
             return self._evaluate(path or self.main, weights, args, want)
 
         def call(path: str, *args: Any, want: tuple[str, ...] = ()) -> Any:
@@ -220,6 +248,10 @@ class Net:
             return self.teacher_cache.get(snapshot, args, lambda: evaluate(path, *args))
 
         return NetworkPart(call, self.networks.eval)
+
+    def _snapshot_views(self, vector: Tensor) -> Views:
+        """Return the weights of a snapshot by name."""
+        return self.networks.layout(vector)
 
     def _evaluate(
         self, path: str, weights: dict[str, Tensor], args: tuple[Any, ...], want: tuple[str, ...]
@@ -242,11 +274,15 @@ class Net:
                 return run_split(ranks, lambda x, _: forward(x), args[0], None)
             return forward(*args)
 
+    def _parameters_to_give(self) -> Mapping[str, Tensor]:
+        """Return the current parameters that the modules in eval mode do not have by themselves."""
+        return self.params
+
     def detached(self) -> NetworkPart:
         """Return the networks with the current weights, in eval mode, without gradient."""
 
         def call(path: str, *args: Any, want: tuple[str, ...] = ()) -> Any:
-            weights = {**self.params, **self.statistics()}
+            weights = {**self._parameters_to_give(), **self.statistics()}
             return self._evaluate(path or self.main, weights, args, want)
 
         return NetworkPart(call, self.networks.eval)
@@ -293,20 +329,25 @@ def find_part(bundle: torch.nn.Module, name: str, run: Callable[..., Any]) -> Ne
     raise AttributeError(f"net has no {name!r}; its networks and their parts: {', '.join(known)}")
 
 
+def _find_layer(skeleton: torch.nn.Module, name: str) -> torch.nn.Module:
+    """Return a submodule by its name, without a walk over all of them in every step."""
+    try:
+        return skeleton.get_submodule(name)
+    except AttributeError:
+        known = [one for one, _ in skeleton.named_modules() if one]
+        raise unknown("want", name, known) from None
+
+
 @contextmanager
 def _capture_layers(
     skeleton: torch.nn.Module, want: tuple[str, ...]
 ) -> Iterator[dict[str, Tensor]]:
     """Capture the outputs of submodules by name, such as ``net.backbone``."""
     outputs: dict[str, Tensor] = {}
-    modules = dict(skeleton.named_modules())
-    if missing := [name for name in want if name not in modules]:
-        raise unknown("want", missing[0], [name for name in modules if name])
+    modules = [_find_layer(skeleton, name) for name in want]
     hooks = [
-        modules[name].register_forward_hook(
-            lambda _m, _i, out, name=name: outputs.__setitem__(name, out)
-        )
-        for name in want
+        module.register_forward_hook(lambda _m, _i, out, name=name: outputs.__setitem__(name, out))
+        for name, module in zip(want, modules, strict=True)
     ]
     try:
         yield outputs
@@ -536,7 +577,8 @@ def can_split(ranks: Ranks | None, args: tuple[Any, ...]) -> bool:
 
 def run_repeated(ranks: Ranks, forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Run a pass as a whole on every rank; its gradient is divided between them."""
-    whole = tuple(scale_gradient(arg, float(ranks.world)) for arg in args)
+    # arguments may be trees of parameters, such as insertions
+    whole = tree_map(lambda leaf: scale_gradient(leaf, float(ranks.world)), args)
     return tree_map(lambda leaf: scale_gradient(leaf, 1 / ranks.world), forward(*whole))
 
 

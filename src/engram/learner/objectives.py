@@ -68,6 +68,7 @@ class Objective:
 # -- training scopes -------------------------------------------------------------------------------
 
 SCOPES = ("seen", "own", "at_time", "current", "all")
+EVEN_SCOPES = ("seen", "all")  # in which the same classes compete for every row
 
 
 def competing_classes(scope: str, opened: Tensor, visible: Tensor, now: int) -> Tensor:

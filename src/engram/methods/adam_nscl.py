@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engram.errors import check_float
 from engram.learner.learner import RunLearner
-from engram.methods.layer_inputs import hold_other_parameters, input_moments, project_rows
+from engram.methods.layer_inputs import hold_other_parameters, input_moments, project_step
 from engram.methods.method import Method, State, Update
 from engram.per_run import PerRun
 from engram.streams.stream import Task
@@ -75,9 +75,7 @@ class AdamNSCL(Method):
     def step(self, update: Update, state: State) -> State | tuple[Tensor, State]:
         if "projectors" not in state:
             return state
-        change = update.after - update.before
-        project_rows(update.layout(change), state["projectors"])
-        return update.before + change, state
+        return project_step(update, state["projectors"]), state
 
     def finish(self, learner: RunLearner, task: Task) -> None:
         found = input_moments(learner, task.train, PART)

@@ -120,15 +120,16 @@ class CLSER(Method):
         steps = state["steps"] + 1
         most = 1 - 1 / (steps + 1).to(update.after.dtype)
 
-        def move(name: str, rate: PerRun, decay: PerRun) -> Tensor:
-            assert update.key is not None
-            due = keys.uniform(keys.fold(update.key, name)) < rate
-            keep = torch.where(due, most.clamp(max=decay), 1.0)
+        assert update.key is not None
+        drawn = keys.uniform(keys.fold_each(update.key, "plastic", "stable"))
+
+        def move(name: str, drawn: Tensor, rate: PerRun, decay: PerRun) -> Tensor:
+            keep = torch.where(drawn < rate, most.clamp(max=decay), 1.0)
             return torch.lerp(update.after, state[name], keep)
 
         return {
-            "plastic": move("plastic", self.plastic_rate, self.plastic_decay),
-            "stable": move("stable", self.stable_rate, self.stable_decay),
+            "plastic": move("plastic", drawn[0], self.plastic_rate, self.plastic_decay),
+            "stable": move("stable", drawn[1], self.stable_rate, self.stable_decay),
             "steps": steps,
         }
 

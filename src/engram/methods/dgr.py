@@ -134,6 +134,9 @@ class DGR(Method):
 
     # -- the generator ---------------------------------------------------------------------------
     def networks(self, stream: StreamOutline) -> MethodNetworks:
+        if stream.data.tokens:
+            expected = "inputs that a generator can make, not texts (LGR makes features of them)"
+            raise bad("data", expected, stream.data.name)
         return {"generator": self._network(stream.data.sample_shape, stream.data.unit_range)}
 
     def _network(self, shape: tuple[int, ...], unit_range: bool) -> Network:

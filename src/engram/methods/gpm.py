@@ -10,7 +10,7 @@ from torch import Tensor
 from engram import keys
 from engram.errors import check_float, check_int
 from engram.learner.learner import RunLearner
-from engram.methods.layer_inputs import hold_other_parameters, input_moments, project_rows
+from engram.methods.layer_inputs import hold_other_parameters, input_moments, project_step
 from engram.methods.method import Method, State, Update
 from engram.per_run import PerRun
 from engram.streams.stream import Task
@@ -68,9 +68,7 @@ class GPM(Method):
     def step(self, update: Update, state: State) -> State | tuple[Tensor, State]:
         if "free" not in state:
             return state
-        change = update.after - update.before
-        project_rows(update.layout(change), state["free"])
-        return update.before + change, state
+        return project_step(update, state["free"]), state
 
     def finish(self, learner: RunLearner, task: Task) -> None:
         key = keys.fold(learner.seed, "directions", learner.stage)

@@ -91,7 +91,8 @@ class HAT(Method):
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         first = 1 / self.scale
         s = first + (self.scale - first) * batch.clock.epoch_progress
-        scale = torch.as_tensor(self.scale, dtype=s.dtype, device=s.device)
+        # a number copied from the host would keep steps from being recorded on CUDA
+        scale = torch.ones_like(s) * self.scale
         skeleton, unused = net.networks.train, 1 - state["used"]
         gates: Any = skeleton.get_submodule("gates")
 

@@ -18,6 +18,7 @@ from engram.learner.parameter_layout import MethodNetworks, Network
 from engram.memory import Memory
 from engram.methods.method import (
     ARGMAX_OR_THRESHOLD,
+    NEEDED_MODELS,
     TASK_IDENTITIES,
     Gradient,
     HostVerb,
@@ -107,6 +108,10 @@ class Join(Method):
     @property
     def task_identity(self) -> str:
         return max((part.task_identity for part in self.parts), key=TASK_IDENTITIES.index)
+
+    @property
+    def needed_model(self) -> str:
+        return max((part.needed_model for part in self.parts), key=NEEDED_MODELS.index)
 
     @property
     def memory(self) -> Memory | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from engram.errors import bad
 from engram.learner.learner import RunLearner
+from engram.methods.method import Update
 
 
 def find_layers(network: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
@@ -55,24 +57,56 @@ def input_moments(learner: RunLearner, rows: Tensor, part: str) -> dict[str, Ten
     Rows pass through the network in eval mode; names are those of the layers' weights, without
     ``.weight``.
     """
-    network = learner.networks.eval
-    layers = {f"{part}.{k}": v for k, v in find_layers(network.get_submodule(part)).items()}
     sums: dict[str, Tensor] = {}
 
-    def watch(name: str) -> Callable[..., None]:
-        def add(layer: Any, given: tuple[Tensor, ...]) -> None:
-            x = input_rows(layer, given[0].detach()).double()
-            sums[name] = sums.get(name, 0) + x.mT @ x
+    def add(name: str, layer: nn.Linear | nn.Conv2d, given: Tensor) -> None:
+        x = input_rows(layer, given).double()
+        sums[name] = sums.get(name, 0) + x.mT @ x
 
-        return add
-
-    hooks = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
-    try:
+    with watch_inputs(learner, (part,), add):
         learner.outputs(rows)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return sums
+
+
+def mean_inputs(
+    learner: RunLearner, rows: Tensor, size: int, parts: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Return the inputs [n, d] that each layer of some parts is given, means over `size` rows each.
+
+    Of a convolution, one for each place of its window. Names are those of `input_moments`.
+    """
+    found: dict[str, list[Tensor]] = {}
+
+    def add(name: str, layer: nn.Linear | nn.Conv2d, given: Tensor) -> None:
+        found.setdefault(name, []).append(input_rows(layer, given.mean(0, keepdim=True)).double())
+
+    with watch_inputs(learner, parts, add):
+        for chunk in rows.split(size):
+            learner.outputs(chunk)
+    return {name: torch.cat(means) for name, means in found.items()}
+
+
+@contextmanager
+def watch_inputs(
+    learner: RunLearner,
+    parts: tuple[str, ...],
+    see: Callable[[str, nn.Linear | nn.Conv2d, Tensor], None],
+) -> Iterator[None]:
+    """Call ``see(name, layer, x)`` for every input that a layer of these parts is given."""
+
+    def hook(name: str) -> Callable[..., None]:
+        return lambda layer, given: see(name, layer, given[0].detach())
+
+    hooks = []
+    for part in parts:
+        for name, layer in find_layers(learner.networks.eval.get_submodule(part)).items():
+            named = f"{part}.{name}" if name else part  # a head is a layer itself
+            hooks.append(layer.register_forward_pre_hook(hook(named)))
+    try:
+        yield
+    finally:
+        for one in hooks:
+            one.remove()
 
 
 def hold_other_parameters(learner: RunLearner, part: str) -> None:
@@ -102,3 +136,10 @@ def project_rows(change: dict[str, Tensor], projectors: dict[str, Tensor]) -> No
             bias.copy_(found[:, -1])
             found = found[:, :-1]
         weight.copy_(found.view_as(weight))
+
+
+def project_step(update: Update, projectors: dict[str, Tensor]) -> Tensor:
+    """Return the weights [P] after a step of which each layer's part is projected."""
+    change = update.after - update.before
+    project_rows(update.layout(change), projectors)
+    return update.before + change

@@ -48,7 +48,10 @@ __all__ = [
     "Update",
 ]
 TASK_IDENTITIES = ("ignored", "used", "required")
+FROZEN_TRANSFORMER = "frozen transformer"
+NEEDED_MODELS = ("any", FROZEN_TRANSFORMER)
 REPLAYS = ("none", "union", "pair", "separate", "tasks", "past", "complete")
+REWRITABLE = ("union", "pair", "separate", "tasks")  # kinds whose rows are in the memory
 # how predictions follow from scores, for rows with one label and for rows with a set of labels
 DECISIONS = {"single": "argmax", "set": "threshold"}
 ARGMAX_OR_THRESHOLD = ("argmax", "threshold")
@@ -197,6 +200,9 @@ class ReplaySpec:
     ``latent=True`` trains only the top of the network, on latents: when the task begins, its rows
     go through the root once, in eval mode, and ``batch.x`` holds latents from then on; those of
     exemplars are what `Method.remember` stored under that name.
+
+    ``rewrites=True`` gives stored values again to `Method.remember`: those of the memory rows of
+    every batch, and those of all exemplars after a task. What it returns replaces them.
     """
 
     kind: str = "none"
@@ -204,6 +210,7 @@ class ReplaySpec:
     renew: str = "task"
     draws: int = 1
     latent: bool = False
+    rewrites: bool = False
 
     def __post_init__(self) -> None:
         check_choice("replay.kind", self.kind, REPLAYS)
@@ -216,6 +223,9 @@ class ReplaySpec:
         if self.latent and (self.kind in ("past", "complete") or self.renew == "step"):
             wanted = "False where inputs of earlier tasks are read, or renew is 'step'"
             raise bad("replay.latent", wanted, self.latent)
+        if self.rewrites and (self.latent or self.kind not in REWRITABLE):
+            wanted = f"False unless inputs are replayed as {' or '.join(REWRITABLE)}"
+            raise bad("replay.rewrites", wanted, self.rewrites)
 
     def __repr__(self) -> str:
         more = {f.name: getattr(self, f.name) for f in fields(self)[2:]}
@@ -241,6 +251,9 @@ class Phase:
         Prefixes of parameter names, such as ``"net.head"``; only those are trained. Empty: all.
     epochs, iterations, lr
         Override the recipe's; 0 keeps them.
+    needs
+        Prefixes of parameter names, such as ``"net.backbone"``, for whose sake the phase trains: it
+        is left out where there is no such parameter, as under a frozen backbone. Empty: it is not.
     before
         A function ``before(learner, task)`` of the method, called on the host before the phase, the
         first one included (there after `Method.start`). It may change the same as `start`: prune
@@ -249,7 +262,7 @@ class Phase:
     Examples
     --------
     >>> Phase(rows="memory", reinitialise=True, epochs=30)
-    Phase(rows='memory', name='task', reinitialise=True, trainable=(), epochs=30, iterations=0, ...)
+    Phase(rows='memory', name='task', reinitialise=True, trainable=(), epochs=30, ...)
     """
 
     rows: str = "task"
@@ -259,6 +272,7 @@ class Phase:
     epochs: int = 0
     iterations: int = 0
     lr: float = 0.0
+    needs: tuple[str, ...] = ()
     # what it does depends on the method, which is compared for itself
     before: HostVerb | None = field(default=None, compare=False, repr=False)
 
@@ -267,6 +281,9 @@ class Phase:
         check_int("phase.epochs", self.epochs)
         check_int("phase.iterations", self.iterations)
         check_float("phase.lr", self.lr)
+        texts = isinstance(self.needs, tuple) and all(isinstance(one, str) for one in self.needs)
+        if not texts:
+            raise bad("phase.needs", "a tuple of prefixes of parameter names", self.needs)
         if self.epochs and self.iterations:
             raise bad("phase.iterations", "0 where epochs are given", self.iterations)
         if self.before is not None and (not callable(self.before) or self.rows == "none"):
@@ -369,6 +386,15 @@ class Method:
         """Whether its state grows with the number of tasks."""
         return False
 
+    @property
+    def needed_model(self) -> str:
+        """The model it needs: ``any``, or a ``frozen transformer`` to insert something into.
+
+        Other models are refused then. The backbone's parameters are constants, which runs share;
+        `net.insert` passes rows through it with `engram.models.Insertions`.
+        """
+        return "any"
+
     if TYPE_CHECKING:
 
         @property
@@ -413,6 +439,11 @@ class Method:
         For a reservoir updated at every step they come from the forward pass after which the row
         enters; otherwise from eval mode, after the verb that stored it (usually `finish`). They are
         evicted with their exemplar.
+
+        With ``ReplaySpec(rewrites=True)`` it is called again with memory rows of every step and,
+        after `finish`, in eval mode with all exemplars that have values. ``batch.values`` holds
+        these: what is returned for a row in the memory (``batch.slot`` of at least 0) replaces its
+        own, and no others. Of a row that a step draws twice, the first counts.
         """
         return {}
 

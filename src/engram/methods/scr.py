@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engram import keys
 from engram.errors import bad, check_choice, check_float, check_int
 from engram.learner.batch import Batch
-from engram.learner.feed import resized_crop
+from engram.learner.feed import IMAGE_CHANGES
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.losses import CLOSED_LOGIT, mean
@@ -23,19 +22,7 @@ from engram.per_run import PerRun
 from engram.streams.stream import Task
 from engram.streams.stream_outline import StreamOutline
 
-VIEWS = ("resized_crop", "flip")
 LEAST_AREA = 0.2  # of an image that a crop keeps
-
-
-def change_images(x: Tensor, key: keys.Key, views: tuple[str, ...]) -> Tensor:
-    """Change images [B, C, H, W] at random, each for itself."""
-    if "resized_crop" in views:
-        draw = keys.uniform(keys.fold(key, "resized crop"), len(x), 4)
-        x = resized_crop(x, draw.to(x.dtype), least=LEAST_AREA)
-    if "flip" in views:
-        turn = keys.dropout_mask(keys.fold(key, "flip"), 0.5, len(x)).reshape(-1, 1, 1, 1)
-        x = torch.where(turn, x.flip(-1), x)
-    return x
 
 
 def contrast_classes(z: Tensor, y: Tensor, w: Tensor, temperature: PerRun) -> Tensor:
@@ -101,7 +88,7 @@ class SCR(Method):
     """
 
     temperature: PerRun = 0.07
-    views: tuple[str, ...] = VIEWS
+    views: tuple[str, ...] = IMAGE_CHANGES
     width: int = 128
     size: int = 0
     memory: Memory = field(default=Memory(total=500, policy="reservoir"))
@@ -109,7 +96,7 @@ class SCR(Method):
     def __post_init__(self) -> None:
         check_float("temperature", self.temperature, open_low=True)
         for view in self.views:
-            check_choice("views", view, VIEWS)
+            check_choice("views", view, IMAGE_CHANGES)
         check_int("width", self.width, 1)
         check_int("size", self.size)
         check_memory(self.memory)
@@ -129,12 +116,10 @@ class SCR(Method):
         learner.state = {}  # means of the network before would be wrong as soon as weights move
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
-        x, y, w = batch.x, batch.target, batch.w
-        if self.views:  # side by side, so that padding stays behind
-            x = torch.stack([x, change_images(x, batch.key, self.views)], 1).flatten(0, 1)
-            y, w = (torch.stack([one, one], 1).flatten() for one in (y, w))
-        z = F.normalize(net.projection(net(x, w).features), dim=-1)
-        return {"task": contrast_classes(z, y, w, self.temperature)}
+        if self.views:
+            batch = net.views(batch, 2, self.views, least=LEAST_AREA)
+        z = F.normalize(net.projection(net(batch.x, batch.w).features), dim=-1)
+        return {"task": contrast_classes(z, batch.target, batch.w, self.temperature)}
 
     def finish(self, learner: RunLearner, task: Task) -> None:
         kept = learner.exemplars

@@ -10,7 +10,8 @@ from torch import Tensor
 from engram.errors import check_float
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
-from engram.methods.method import Method, Phase, State
+from engram.methods.first_session import FirstSession
+from engram.methods.method import State
 from engram.models.forward_pass import Output
 from engram.per_run import PerRun
 from engram.streams.stream import Task
@@ -42,7 +43,7 @@ def update_statistics(state: State, features: Tensor, labels: Tensor) -> State:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SLDA(Method):
+class SLDA(FirstSession):
     """Streaming LDA: class means and a shared covariance of frozen features, in one pass.
 
     The network is trained on the first task and then frozen; no exemplars are kept.
@@ -51,8 +52,12 @@ class SLDA(Method):
     ----------
     shrinkage
         Weight of the identity matrix in the covariance that is inverted, above 0.
+    relative
+        Multiply the identity matrix by the mean variance, so that the shrinkage does not depend on
+        the scale of the features. With few rows per class, 0.01 to 0.5 then make sense.
     train_first
-        Train the network on the first task; False: it keeps its initial weights.
+        Train the network on the first task; False: it keeps its initial weights. Under a frozen
+        backbone (``model.freeze``) there is nothing to train.
 
     Examples
     --------
@@ -65,14 +70,10 @@ class SLDA(Method):
     """
 
     shrinkage: PerRun = 1e-4
-    train_first: bool = True
+    relative: bool = False
 
     def __post_init__(self) -> None:
         check_float("shrinkage", self.shrinkage, 0.0, 1.0, open_low=True)
-
-    def phases(self, stage: int) -> tuple[Phase, ...]:
-        trains = stage == 0 and self.train_first
-        return (Phase(rows="task" if trains else "none"),)
 
     def finish(self, learner: RunLearner, task: Task) -> None:
         features = learner.outputs(task.train).features.double()
@@ -86,6 +87,8 @@ class SLDA(Method):
         state = update_statistics(state, features[known], labels[known])
         covariance = state["scatter"] / state["count"].sum().clamp(min=1)
         unit = torch.eye(width, dtype=covariance.dtype)
+        if self.relative and (variance := float(covariance.trace()) / width) > 0:
+            unit *= variance
         shrunk = (1 - self.shrinkage) * covariance + self.shrinkage * unit
         weight = torch.linalg.solve(shrunk, state["mean"].T).T  # [C, d]
         bias = -0.5 * (weight * state["mean"]).sum(1)

@@ -77,6 +77,10 @@ class WA(Method):
     def replay(self, stage: int) -> ReplaySpec:
         return ReplaySpec("union")
 
+    def implements(self, verb: str) -> bool:
+        # a step that follows the update needs the whole vector, and a copy of the one before
+        return super().implements(verb) and (verb != "step" or self.clip)
+
     def start(self, learner: RunLearner, task: Task) -> None:
         if learner.stage == 0:
             need_new_classes(learner, "WA")
@@ -87,16 +91,15 @@ class WA(Method):
         task = net.task(batch)
         if "teacher" not in state:
             return {"task": task}
+        known = batch.known
         rows = distill_rows(
             net(batch.x, batch.w).logits, net.frozen(state["teacher"])(batch.x).logits,
-            batch.known, temperature=self.temperature,
+            known, temperature=self.temperature,
         )  # fmt: skip
-        share = batch.known.sum().to(task.dtype) / batch.seen.sum().clamp(min=1)
+        share = known.sum().to(task.dtype) / batch.seen.sum().clamp(min=1)
         return {"task": (1 - share) * task, "distill": share * mean(rows, batch.w)}
 
     def step(self, update: Update, state: State) -> State | tuple[Tensor, State]:
-        if not self.clip:
-            return state
         weights = update.after.clone()
         head = update.layout(weights)[HEAD]
         head.copy_(head.clamp(min=0))

@@ -7,7 +7,8 @@ from __future__ import annotations
 import inspect
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from engram import keys
+from engram.data.feature_cache import CachePlace
 from engram.errors import bad, check_choice, check_int, unknown
 from engram.models.adapter import adapt
 from engram.models.alexnet import AlexNet
@@ -23,11 +25,21 @@ from engram.models.classifier import Classifier, Encoder, PrecomputedFeatures
 from engram.models.cnn import CNN
 from engram.models.gcn import GCN
 from engram.models.heads import Cosine, Linear
+from engram.models.image_input import ImageInput
 from engram.models.lenet import LeNet
 from engram.models.mlp import MLP
+from engram.models.mobile_networks import (
+    efficientnet_lite0,
+    efficientnet_lite1,
+    efficientnet_lite2,
+    mobilenet_v2,
+)
+from engram.models.pretrained_weights import file_sha256
+from engram.models.published_weights import published_sha256
 from engram.models.resnet import ResNet50, resnet18_slim, resnet32
 from engram.models.stgcn import STGCN
-from engram.models.timm_networks import build_timm_network, is_timm
+from engram.models.timm_networks import build_timm_network, is_timm, timm_version
+from engram.models.transformer import TextTransformer, VisionTransformer, minilm
 from engram.models.user_networks import (
     asks_for_classes,
     check_gradients_arrive,
@@ -40,6 +52,7 @@ from engram.models.user_networks import (
 from engram.models.vgg import VGG11Slim
 from engram.plugins import unknown_name
 
+Scaling = tuple[Sequence[float], Sequence[float]]
 Spec = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 
 _MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -53,9 +66,17 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "alexnet": AlexNet,
     "gcn": GCN,
     "stgcn": STGCN,
+    "efficientnet_lite0": efficientnet_lite0,
+    "efficientnet_lite1": efficientnet_lite1,
+    "efficientnet_lite2": efficientnet_lite2,
+    "mobilenet_v2": mobilenet_v2,
+    "transformer": TextTransformer,
+    "vit": VisionTransformer,
+    "minilm": minilm,
 }
+FREEZE_OPTIONS = ("dtype", "cache")  # of a frozen backbone: how and where its features are kept
 COMMON_OPTIONS = ("head", "freeze")  # options of all models
-TIMM_OPTIONS = ("img_size", "drop_rate", "drop_path_rate", "global_pool", "in_chans")
+TIMM_OPTIONS = ("size", "img_size", "drop_rate", "drop_path_rate", "global_pool", "in_chans")
 _HEADS: dict[str, Callable[..., nn.Module]] = {"linear": Linear, "cosine": Cosine}
 
 
@@ -109,6 +130,7 @@ def build(
     classes: int,
     seed: int,
     head: str | Mapping[str, Any] = "linear",
+    scaling: Scaling = ((), ()),
     **options: Any,
 ) -> Classifier:
     """Build a classifier for samples of one shape; equal seeds give equal weights.
@@ -129,6 +151,9 @@ def build(
     head
         "linear", "cosine", or a dict such as ``{"name": "cosine", "scale": 10}``: what the method
         needs. A model's own head must be of that kind, unless any will do ("linear").
+    scaling
+        Mean and deviation by which samples are normalised already; a network that normalises images
+        as its published weights expect them takes this back first.
 
     Examples
     --------
@@ -141,26 +166,91 @@ def build(
     if isinstance(spec, Mapping) and "head" in spec:
         spec = dict(spec)
         head = _choose_head(head, spec.pop("head"))
-    freeze = False
+    freeze = None
     if isinstance(spec, Mapping) and "freeze" in spec:
         spec = dict(spec)
         freeze = check_freeze(spec.pop("freeze"))
+    known = "" if freeze is None else _describe_encoder(spec, shape, options, scaling)
+    if freeze is not None and freeze.get("cache") and not known:
+        expected = "nothing, except with published weights or those of a file for a timm network"
+        raise bad("model.freeze.cache", expected, freeze["cache"])
+    place = f"{known} {freeze}"
+    encoder = _ENCODERS.get(place) if known else None
     with _seed_torch(seed):
-        backbone, width, bias = _backbone(spec, shape, classes, options, trains=not freeze)
+        if encoder is None:
+            backbone, width, bias = _backbone(spec, shape, classes, options, trains=freeze is None)
+            _undo_scaling(backbone, scaling)
+        else:
+            width, bias = encoder.width, True
         if not bias and check_head(head)["name"] == "linear":
             head = {"bias": False, **check_head(head)}  # as the user's network had it
         top = _make("head", head, _HEADS, (width, classes), {})
     getattr(top, "reset_columns")(seed)  # noqa: B009
-    if freeze:
-        return Classifier(PrecomputedFeatures(width), top, Encoder(backbone, width))
-    return Classifier(backbone, top)
+    if freeze is None:
+        return Classifier(backbone, top)
+    if encoder is None:
+        encoder = Encoder(backbone, width, known, **freeze)
+        if known:
+            _ENCODERS[place] = encoder
+    return Classifier(PrecomputedFeatures(width), top, encoder)
 
 
-def check_freeze(freeze: Any) -> bool:
-    """Return whether a backbone is frozen; raise for anything but a truth value."""
-    if not isinstance(freeze, bool):
-        raise bad("model.freeze", "true or false", freeze)
-    return freeze
+# Frozen backbones with the weights of a file, which all runs, seeds and methods share as long as
+# one of them lives.
+_ENCODERS: weakref.WeakValueDictionary[str, Encoder] = weakref.WeakValueDictionary()
+
+
+def _describe_encoder(
+    spec: Any, shape: tuple[int, ...], options: Mapping[str, Any], scaling: Scaling
+) -> str:
+    """Describe a backbone with the weights of a file by all that decides its features.
+
+    Nothing for any other, whose weights follow the seed or whose code is the user's.
+    """
+    if not isinstance(spec, Mapping):
+        return ""
+    given = {**spec, **options}
+    found = published_sha256(given)
+    if found is None and given.get("weights") and not _is_user_code(given["name"]):
+        found = str(given.get("sha256") or file_sha256(str(given["weights"]))).lower()
+    if found is None:
+        return ""
+    left_out = ("name", "weights", "sha256")
+    rest = [f"{key}={value!r}" for key, value in sorted(given.items()) if key not in left_out]
+    version = f"timm {timm_version()}, " if is_timm(given["name"]) else ""
+    network = " ".join([str(given["name"]), *rest])
+    return f"{network}; {version}weights {found}, inputs {shape} scaled by {scaling}"
+
+
+def _is_user_code(name: Any) -> bool:
+    return _is_user_model(name) and not is_timm(name)
+
+
+def _undo_scaling(backbone: nn.Module, scaling: Scaling) -> None:
+    """Tell a network that normalises its images how they are normalised already."""
+    for module in backbone.modules():
+        if isinstance(module, ImageInput):
+            module.undo(*scaling)
+
+
+def check_freeze(freeze: Any) -> dict[str, Any] | None:
+    """Return the options of a frozen backbone; None for one that is not frozen.
+
+    Examples
+    --------
+    >>> check_freeze(True), check_freeze(False), check_freeze({"dtype": "float16"})
+    ({}, None, {'dtype': 'float16'})
+    """
+    if isinstance(freeze, bool):
+        return {} if freeze else None
+    if not isinstance(freeze, Mapping):
+        raise bad("model.freeze", "true, false or a mapping of its options", freeze)
+    for name in freeze:
+        if name not in FREEZE_OPTIONS:
+            raise unknown("model.freeze", name, FREEZE_OPTIONS)
+    check_choice("model.freeze.dtype", freeze.get("dtype", "float32"), ("float32", "float16"))
+    CachePlace.find(freeze.get("cache"))
+    return dict(freeze)
 
 
 def check_head(head: Any) -> dict[str, Any]:

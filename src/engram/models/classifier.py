@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from engram.errors import bad
+from engram.models.block_views import need_blocks
 from engram.models.forward_pass import Output
+from engram.models.insertions import Insertions, compute_features, compute_moments
 from engram.models.layers import Dropout
 
 
@@ -70,6 +72,18 @@ class Classifier(nn.Module):
         """Compute the output from a latent."""
         self._need_split()
         return self._classify(self._backbone.body(z))
+
+    def insert(self, x: Tensor, more: Insertions, at_prompts: bool = False) -> Output:
+        """Compute the output of a transformer with insertions (`engram.models.insertions`).
+
+        `at_prompts`: from the outputs at inserted tokens, if there are any, instead of the row's.
+        """
+        blocks = need_blocks(self.backbone, "insert")
+        return self._classify(compute_features(blocks, x, more, at_prompts=at_prompts))
+
+    def input_moments(self, x: Tensor, more: Insertions) -> Tensor:
+        """Compute the sums [depth, W, W] of h h' over the tokens h that attention is given."""
+        return compute_moments(need_blocks(self.backbone, "input_moments"), x, more)
 
     @property
     def features(self) -> int:
@@ -189,6 +203,16 @@ class Encoder:
 
     Its features are computed by `engram.learner.feed.FeatureFeed`.
 
+    Parameters
+    ----------
+    known
+        All that decides the features besides the inputs, in words, for a backbone with the weights
+        of a file; nothing for others, whose features are not kept on disk.
+    dtype
+        In which features are kept: ``float32`` or ``float16``.
+    cache
+        The folder in which features are kept on disk; None for the usual one, False for none.
+
     Examples
     --------
     >>> encoder = Encoder(nn.Linear(3, 2), 2)
@@ -196,23 +220,77 @@ class Encoder:
     torch.Size([5, 2])
     """
 
-    def __init__(self, backbone: nn.Module, width: int) -> None:
+    def __init__(
+        self, backbone: nn.Module, width: int, known: str = "", *, dtype: str = "float32",
+        cache: Any = None,
+    ) -> None:  # fmt: skip
         self.module, self.width = backbone.eval().requires_grad_(False), width
-        digest = hashlib.sha256()
+        self.known, self.kept_as, self.cache = known, getattr(torch, dtype), cache
+        digest = hashlib.sha256(f"{self.module!r} {dtype}".encode())
         for name, tensor in self.module.state_dict().items():
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
         self.digest = digest.hexdigest()
+        self._convolves = any(isinstance(one, nn.Conv2d) for one in self.module.modules())
+        self._rows: dict[Any, int] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Encoder:
         return self  # it never changes: copies of a network share it
 
-    @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        """Compute features [B, F] of inputs [B, ...], on their device."""
+        """Compute features [B, F] of inputs [B, ...], on their device, in passes that fit."""
+        trim = getattr(self.module, "trim", None)  # a network of texts cuts padding off
+        parts = x.split(self.rows_at_once(x))
+        found = torch.cat([self._encode(part if trim is None else trim(part)) for part in parts])
+        # as they are kept, so that what a deployed learner computes is what it was trained on
+        return found if self.kept_as == torch.float32 else found.to(self.kept_as).to(found.dtype)
+
+    def rows_at_once(self, x: Tensor) -> int:
+        """Return how many rows of inputs like x [B, ...] are encoded in a pass.
+
+        It follows from the largest input and output of a layer, which exceed the bytes of an image
+        a hundred times, measured by a pass of one row.
+        """
+        place = tuple(x.shape[1:]), x.dtype, x.device.type
+        if place not in self._rows:
+            most = self._measure(x[:1]) if len(x) else 1
+            room = ROOM_ON_DEVICE if x.device.type == "cuda" else ROOM_ON_HOST
+            usual = max(1, ENTRIES_AT_ONCE // max(1, x[:1].nbytes))
+            self._rows[place] = max(1, min(usual, room // max(1, LIVE_LAYERS * most)))
+        return self._rows[place]
+
+    def _measure(self, x: Tensor) -> int:
+        """Return the bytes of the input and output of the largest layer, for one row."""
+        sizes = [x.nbytes]
+
+        def note(_: nn.Module, inputs: Any, output: Any) -> None:
+            given = (*inputs, output)
+            sizes.append(sum(one.nbytes for one in given if isinstance(one, Tensor)))
+
+        leaves = [one for one in self.module.modules() if not list(one.children())]
+        hooks = [one.register_forward_hook(note) for one in leaves]
+        try:
+            self._encode(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return max(sizes)
+
+    def _encode(self, x: Tensor) -> Tensor:
         self.module.to(x.device, x.dtype)
-        found: Tensor = self.module(x)
-        return found
+        # oneDNN does not support float64
+        if self._convolves and x.ndim == 4 and x.dtype != torch.float64:
+            to_format: Any = self.module.to  # its overloads leave the memory format out
+            to_format(memory_format=torch.channels_last)
+            x = x.contiguous(memory_format=torch.channels_last)
+        with torch.inference_mode():
+            found: Tensor = self.module(x)
+        return found.clone()  # outside, so that gradients may be taken of what follows
+
+
+ENTRIES_AT_ONCE = 1 << 24  # bytes of inputs encoded per pass, at most
+ROOM_ON_HOST, ROOM_ON_DEVICE = 1 << 28, 1 << 32  # bytes of activations of a pass
+LIVE_LAYERS = 2  # largest layers whose inputs and outputs are in memory at a time
 
 
 class PrecomputedFeatures(nn.Module):

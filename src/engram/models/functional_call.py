@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch as functorch
-from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 
@@ -50,7 +49,23 @@ def call_with_weights(
     for name, other in tied.items():
         if other in weights:
             weights[name] = weights[other]
-    return functional_call(module, weights, args, tie_weights=False)
+    # as `torch.func.functional_call` does it, in less time, which counts in small networks
+    own: list[tuple[dict[str, Any], str, str, Any]] = []
+    tables: dict[str, nn.Module] = {}
+    try:
+        for name, value in weights.items():
+            path, _, last = name.rpartition(".")
+            layer = tables.get(path)
+            if layer is None:
+                layer = tables[path] = module.get_submodule(path)
+            table: Any = layer._parameters if last in layer._parameters else layer._buffers
+            own.append((table, last, name, table[last]))
+            table[last] = value
+        return module(*args)
+    finally:
+        for table, last, name, value in reversed(own):
+            weights[name] = table[last]
+            table[last] = value
 
 
 def differentiate(

@@ -6,15 +6,16 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from engram.errors import bad
-from engram.models.classifier import Classifier
 
-PRETRAINED = ("alexnet",)  # models that can begin with the weights of a file
+if TYPE_CHECKING:
+    from engram.models.classifier import Classifier
+
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _STATISTICS = ("mean", "var")  # of our batch normalisation; torch's are running_mean, running_var
 _WRAPPED = "module."  # what torch's data parallelism puts before every name
@@ -94,30 +95,6 @@ def load_into(
                 raise bad("weights", f"a tensor called {there} in {file}", sorted(given)[:5])
             _check_same_shape("weights", there, mine, given[there], file)
             mine.copy_(given[there])
-
-
-def describe_starting_weights(model: Any) -> str:
-    """Where a model's first weights come from, in words; nothing where there is no choice.
-
-    Examples
-    --------
-    >>> describe_starting_weights({"name": "alexnet"})
-    'alexnet starts from scratch, without pretrained weights'
-    >>> describe_starting_weights(
-    ...     {"name": "alexnet", "weights": "w/a.pth", "sha256": "7BE5BE79" * 8}
-    ... )
-    'alexnet starts from the weights of a.pth (SHA-256 7be5be79...)'
-    """
-    given = {"name": model} if isinstance(model, str) else model
-    if not isinstance(given, Mapping):
-        return ""
-    if given.get("name") not in PRETRAINED and not str(given.get("name")).startswith("timm/"):
-        return ""
-    if given.get("weights") is None:
-        return f"{given['name']} starts from scratch, without pretrained weights"
-    sums = str(given.get("sha256") or file_sha256(str(given["weights"]))).lower()[:8]
-    file = Path(str(given["weights"])).name
-    return f"{given['name']} starts from the weights of {file} (SHA-256 {sums}...)"
 
 
 def _find_matching(name: str, mine: Tensor, given: Mapping[str, Tensor], file: str) -> Tensor:

@@ -276,6 +276,7 @@ class Facts(NamedTuple):
     seed: int = 0  # of the run
     learner: RunLearner | None = None  # only to be asked about its network
     rows: int = 0  # training rows of the first task
+    tokens: bool = False  # whether inputs are token ids, which are no quantities
 
     def width(self, layer: str) -> int:
         """Return the number of channels of a layer of the model; raise for unknown names."""
@@ -292,7 +293,7 @@ def gather_facts(learner: RunLearner) -> Facts:
         columns=len(learner.stream.order), features=_answer_width(learner, net), std=std,
         like=learner.vector, bias="net.head.bias" in names,
         sample=tuple(data.sample_shape), seed=learner.seed, learner=learner,
-        rows=len(learner.stream.tasks[0].train),
+        rows=len(learner.stream.tasks[0].train), tokens=data.tokenizer is not None,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from engram.errors import check_float
+from engram.errors import bad, check_float
 from engram.learner.networks import Net
 from engram.models.functional_call import differentiate
 from engram.novelty.detector import Detector, Facts, State, mask_logits
@@ -45,6 +45,10 @@ class ODIN(Detector):
         return ("temperature", "epsilon")
 
     def start(self, facts: Facts) -> State:
+        if facts.tokens and self.epsilon:
+            raise bad(
+                "ODIN.epsilon", "0 for texts, whose token ids take no small step", self.epsilon
+            )
         return {"std": facts.std}
 
     def score(self, net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:

@@ -204,6 +204,8 @@ class VAE(Detector):
         return ((w > 0) * (error + divergence)).sum()
 
     def _shape(self, facts: Facts) -> tuple[int, ...]:
+        if facts.tokens and self.of != "features":
+            raise bad("VAE.of", "'features' for texts, whose token ids are no quantities", self.of)
         return (facts.features,) if self.of == "features" else facts.sample
 
     def fit_stage(self, view: StageView) -> Any:

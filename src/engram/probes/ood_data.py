@@ -93,6 +93,12 @@ class OODData:
         if tuple(self.data.sample_shape) != shape:
             expected = f"inputs of the stream's shape {shape}"
             raise bad("outside", expected, f"{self.data.name!r} of {self.data.sample_shape}")
+        told, mine = (one and one.facts() for one in (self.data.tokenizer, own.tokenizer))
+        if told != mine:
+            wanted = (
+                "no texts, as the stream" if mine is None else f"the stream's tokenizer, {mine}"
+            )
+            raise bad("outside", wanted, told)
         if not len(self.rows("valid")):
             expected = "at least one class with 5 training rows, or validation rows"
             raise bad("outside", expected, self.data)

@@ -299,18 +299,16 @@ class StageView:
             yield torch.stack(each) if len(found) > 1 else each[0].expand(len(self), *each[0].shape)
 
 
-def answering_net(
-    net: Net, method: Method, state: Any, stream: Any, stage: int | None = None
-) -> AnsweringNet:
-    """Return networks whose ``net(x)`` is what the method answers about rows of a task."""
+def answering_net(net: Net, method: Method, state: Any, stream: Any) -> AnsweringNet:
+    """Return networks whose ``net(x)`` is what the method answers about rows of any task."""
 
     def answer(net: Net, x: Tensor) -> Output:
-        if stage is None and tells_task(method, stream.head):
+        if tells_task(method, stream.head):
             raise EngramError(
                 f"net(x): the answers of {type(method).__name__} depend on the task of each row, "
                 "which this probe is not told"
             )
-        return compute_answer(method, net, x, state, -1 if stage is None else stage)
+        return compute_answer(method, net, x, state)
 
     return AnsweringNet(net, answer)
 

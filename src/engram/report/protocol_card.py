@@ -311,12 +311,13 @@ def _methods(result: Result, recipes: Mapping[str, Mapping[str, Any]]) -> CardSe
     ):
         content = recipes.get(name, {})
         training = content.get("training") or {}
+        weights = (content.get("identity") or {}).get("weights")
         length = (
             f"{training.get('iterations')} steps" if training.get("iterations")
             else plural(int(training.get("epochs", 0)), "epoch")
         )  # fmt: skip
         rows.append([
-            label, name, _text(content.get("method")), _model(content.get("model")),
+            label, name, _text(content.get("method")), _model(content.get("model"), weights),
             f"{length}, batches of {training.get('batch_size')}, {training.get('optimizer')}, "
             f"lr {training.get('lr')}, {training.get('precision')}" if training else _UNKNOWN,
         ])  # fmt: skip
@@ -336,13 +337,13 @@ def _text(section: Any) -> str:
     return " ".join([*([str(section["name"])] if "name" in section else []), ", ".join(options)])
 
 
-def _model(section: Any) -> str:
+def _model(section: Any, sha256: Any = None) -> str:
     if section is None:
         return _UNKNOWN
     given = section if isinstance(section, Mapping) else {"name": section}
     start = "weights drawn from the seed"
     if given.get("weights") or given.get("pretrained"):
-        told = given.get("sha256")
+        told = given.get("sha256") or sha256
         start = f"begins with given weights ({'sha256 ' + str(told)[:16] if told else _UNKNOWN})"
     frozen = ", frozen backbone" if given.get("freeze") else ""
     return f"{_text(given).strip()}: {start}{frozen}"

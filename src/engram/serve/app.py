@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from engram import __version__
@@ -21,14 +21,20 @@ from engram.errors import EngramError
 from engram.serve.request_limits import RequestGate, RequestLimits
 from engram.serve.service import QueueFull, Service
 
-CSP = (
-    "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
-)
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'self'; style-src 'unsafe-inline'; script-src "
+    "'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
 Inputs = Annotated[
     list[Any],
     Field(min_length=1, description="Inputs: a list of rows, each nested as `input_shape` says."),
 ]
-Label = bool | int | Annotated[str, Field(max_length=200)]
+LONGEST_NAME = 200
+Label = StrictBool | StrictInt | Annotated[str, Field(max_length=LONGEST_NAME)]
 Task = Annotated[
     int | None,
     Field(ge=0, lt=1 << 31, description="The task of the rows, where each task has its own head."),
@@ -62,13 +68,61 @@ class NoveltyRequest(StrictModel):
     x: Inputs
     task: Task = None
     detector: Annotated[str | None, Field(max_length=100)] = None
+    rate: Annotated[float | None, Field(gt=0, le=1, description="Rate of false alarms (0.05).")] = (
+        None
+    )
+    per_class: Annotated[bool, Field(strict=True)] = False
+
+
+def read_labels(y: Any) -> list[Any]:
+    """Read the labels of a request; pydantic would name the members of its union, not the row.
+
+    Examples
+    --------
+    >>> read_labels([1.0, "cat", [True]])
+    [1, 'cat', [True]]
+    """
+    if not isinstance(y, list) or not y:
+        got = "no rows" if y == [] else _show(y)
+        raise ValueError(f"expected a list of labels, got {got}")
+    found = []
+    for row, one in enumerate(y):
+        many = [_read_label(label) for label in (one if isinstance(one, list) else [one])]
+        if not many or None in many:
+            words = (
+                f"expected a label for each row (a name of at most {LONGEST_NAME} characters, a "
+                f"whole number, true or false), or a list of them, got {_show(one)} in row {row}"
+            )
+            raise ValueError(words)
+        found.append(many if isinstance(one, list) else many[0])
+    return found
+
+
+def _read_label(label: Any) -> bool | int | str | None:
+    """Return a label, None if it is none; a whole number may have a decimal point in JSON."""
+    if isinstance(label, float) and label.is_integer():
+        return int(label)
+    if isinstance(label, str) and (len(label) > LONGEST_NAME or not _is_text(label)):
+        return None
+    return label if isinstance(label, (bool, int, str)) else None
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)  # halves of characters
+
+
+def _show(value: Any) -> str:
+    return ascii(value)[:60]
 
 
 class LearnRequest(StrictModel):
     """Rows to learn as one task, with a label or a list of labels each."""
 
     x: Inputs
-    y: Annotated[list[Label | Annotated[list[Label], Field(min_length=1)]], Field(min_length=1)]
+    y: Annotated[
+        list[Label | Annotated[list[Label], Field(min_length=1)]], Field(min_length=1),
+        BeforeValidator(read_labels),
+    ]  # fmt: skip
 
 
 class PredictResponse(BaseModel):
@@ -81,10 +135,17 @@ class PredictResponse(BaseModel):
 
 
 class NoveltyResponse(BaseModel):
-    """Novelty scores; higher is more novel."""
+    """Novelty scores; higher is more novel.
+
+    With p-values and alarms if the model has calibration rows.
+    """
 
     novelty: list[float]
     tasks: int
+    rate: float | None = None
+    p_value: list[float] | None = None
+    alarm: list[bool] | None = None
+    compared: list[int] | None = None
 
 
 class JobResponse(BaseModel):
@@ -97,8 +158,14 @@ class JobResponse(BaseModel):
     seconds: float = 0.0
 
 
+class StateResponse(BaseModel):
+    """State of the service in a word, without anything about its model."""
+
+    status: str
+
+
 class HealthResponse(BaseModel):
-    """State of the service."""
+    """What is served, and what waits to be learnt."""
 
     status: str
     tasks: int
@@ -167,7 +234,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     @app.post("/novelty", responses=ERROR_RESPONSES)
     def novelty(asked: NoveltyRequest) -> NoveltyResponse:
         """Compute how novel inputs are to the model."""
-        return NoveltyResponse(**service.novelty(asked.x, asked.detector, asked.task))
+        found = service.novelty(asked.x, asked.detector, asked.task, asked.rate, asked.per_class)
+        return NoveltyResponse(**found)
 
     @app.post(
         "/learn", status_code=202, responses={**ERROR_RESPONSES, 429: {"model": ErrorResponse}}
@@ -188,9 +256,21 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 
 def _add_pages(app: FastAPI, service: Service) -> None:
-    @app.get("/health")
+    @app.get("/live")
+    def live() -> StateResponse:
+        """Answer as long as the process does."""
+        return StateResponse(status="live")
+
+    @app.get("/ready", responses={503: {"model": ErrorResponse}})
+    def ready() -> StateResponse:
+        """Return whether the service predicts and learns."""
+        if not service.ready:
+            raise HTTPException(503, "the service is stopping, or no longer learns")
+        return StateResponse(status="ready")
+
+    @app.get("/health", responses=ERROR_RESPONSES)
     def health() -> HealthResponse:
-        """Return the state of the service."""
+        """Return what is served, and what waits to be learnt."""
         return HealthResponse(**service.health)
 
     @app.get("/metrics", response_class=PlainTextResponse)
@@ -214,7 +294,7 @@ def _add_pages(app: FastAPI, service: Service) -> None:
 
 def _read_html(name: str) -> HTMLResponse:
     text = files("engram.serve").joinpath(name).read_text(encoding="utf-8")
-    return HTMLResponse(text, headers={"content-security-policy": CSP})
+    return HTMLResponse(text, headers=PAGE_HEADERS)
 
 
 def _add_error_handlers(app: FastAPI) -> None:
@@ -222,9 +302,8 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def malformed(request: Request, problem: RequestValidationError) -> SafeJSONResponse:
         first = problem.errors()[0]  # without its input, which may be anything
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return SafeJSONResponse(
-            {"error": f"{where or 'body'}: {first['msg']}"[:500]}, status_code=422
-        )
+        words = first["msg"].removeprefix("Value error, ")  # of `read_labels`
+        return SafeJSONResponse({"error": f"{where or 'body'}: {words}"[:500]}, status_code=422)
 
     @app.exception_handler(QueueFull)
     async def full(request: Request, problem: QueueFull) -> SafeJSONResponse:

@@ -28,7 +28,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN_PATHS = (
-    "/health",
+    "/live",
+    "/ready",
     "/",
     "/docs",
     "/openapi.json",

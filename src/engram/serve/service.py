@@ -5,7 +5,9 @@ queue of tasks (`JobQueue`).
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
+from engram.deploy.calibration import DEFAULT_RATE
 from engram.deploy.deployed_learner import Learner
 from engram.deploy.new_task import NewTask
 from engram.errors import EngramError, RecordError, bad, check_choice
@@ -25,6 +28,8 @@ from engram.io import TensorFile, save_tensors, sync
 from engram.novelty import detectors
 from engram.records.locks import Claims
 from engram.serve.service_metrics import ServiceMetrics
+
+LOG = logging.getLogger("engram.serve")
 
 
 class Service:
@@ -47,20 +52,23 @@ class Service:
         self, path: str | os.PathLike[str], *, device: str = "auto", trust: bool = False,
         queue: int = 100, learn_seconds: float = 3600.0,
     ) -> None:  # fmt: skip
-        self.path = Path(path)
-        self.device, self.trust, self.queue = device, trust, queue
+        self.path = Path(path).resolve()  # a link must lead to the same queue and the same lock
+        self.device, self.trust = device, trust
         self.learner = Learner.load(self.path, device=device, trust=trust)
         folder = self.path.with_name(self.path.name + ".queue")
+        if folder.exists() and not folder.is_dir():
+            raise RecordError(f"{folder}: is not a folder, in which tasks could wait")
         folder.mkdir(exist_ok=True)
         self._claims = Claims(folder)
         if not self._claims.take("serve"):
             raise RecordError(f"{self.path}: is served by another process")
-        self.jobs = JobQueue(folder, int(self.learner.notes.get("job", 0)))
+        self.jobs = JobQueue(folder, int(self.learner.notes.get("job", 0)), most=queue)
         self.metrics = ServiceMetrics()
         # unique to this process: a training process left by another service may still write
         self._next = folder / f"next-{os.getpid()}.engram"
         for left in folder.glob("next-*.engram"):
-            left.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder of that name is not ours
+                left.unlink()
         self._learning = TrainingProcess(learn_seconds)
         self._wake, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._learn_all, name="learn", daemon=True)
@@ -92,27 +100,44 @@ class Service:
         self.metrics.rows("predict", len(found["labels"]))
         return found
 
-    def novelty(self, x: Any, detector: str | None, task: int | None) -> dict[str, Any]:
-        """Compute novelty scores; detectors by name only, so that no module is imported."""
+    def novelty(
+        self, x: Any, detector: str | None, task: int | None, rate: float | None = None,
+        per_class: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Compute novelty scores; detectors by name only, so that no module is imported.
+
+        A learner with calibration rows adds p-values and alarms, at a rate of 0.05 by default.
+        """
         learner = self.learner
         if detector is not None:
             check_choice("detector", detector, detectors())
-        found = learner.novelty(x, detector=detector, task=task).tolist()
-        self.metrics.rows("novelty", len(found))
-        return {"novelty": found, "tasks": learner.tasks}
+        found: dict[str, Any] = {"tasks": learner.tasks}
+        wanted = rate is not None or per_class
+        if not wanted and (task is not None or learner.snapshot.explain_no_alarm()):
+            found["novelty"] = learner.novelty(x, detector=detector, task=task).tolist()
+        elif task is not None:
+            raise bad("task", "none for alarms, which are about all classes", task)
+        else:
+            found["rate"] = DEFAULT_RATE if rate is None else rate
+            asked = learner.alarm(x, found["rate"], detector=detector, per_class=per_class)
+            found |= {name: one.tolist() for name, one in asked._asdict().items()}
+        self.metrics.rows("novelty", len(found["novelty"]))
+        return found
 
     def learn(self, x: Any, y: list[Any]) -> LearningJob:
         """Check a task as learning would, and queue it."""
-        if len(self.jobs) >= self.queue:
-            count = len(self.jobs)
-            wait = "1 task waits" if count == 1 else f"{count} tasks wait"
-            raise QueueFull(f"{wait} already; try again later")
+        self.jobs.check_room()  # before the work of checking rows
         learner = self.learner
         new = NewTask.from_arrays(x, y, None, learner.snapshot.facts["inputs"])
         learner.check_task(new)
         job = self.jobs.add(new.x, y)
         self._wake.set()
         return job
+
+    @property
+    def ready(self) -> bool:
+        """Whether the service predicts and learns: it has started, and is not stopping."""
+        return self._thread.is_alive() and not self._over.is_set()
 
     @property
     def health(self) -> dict[str, Any]:
@@ -262,6 +287,7 @@ class TrainingProcess:
 
 
 JOB_STATES = ("queued", "learning", "learnt", "failed")
+TASK_FILE = re.compile(r"task-([0-9]{6,9})\.safetensors(\.failed)?")
 MOST_REMEMBERED_JOBS = 1000  # finished jobs whose state is kept
 
 
@@ -279,8 +305,18 @@ class LearningJob:
 class JobQueue:
     """A queue in a folder: ``task-000001.safetensors`` until it is learnt.
 
-    Numbers continue after the last one that the model has learnt, so a task that was learnt just
-    before the process died is not learnt twice.
+    Tasks are learnt in the order of their numbers, which continue after the last one that the model
+    has learnt, so a task that was learnt just before the process died is not learnt twice. A file
+    that is damaged is set aside as ``.failed``, like a task that could not be learnt.
+
+    Parameters
+    ----------
+    folder
+        Where tasks wait.
+    learnt
+        Number of the task that the model has learnt last.
+    most
+        Largest number of waiting tasks.
 
     Examples
     --------
@@ -295,22 +331,33 @@ class JobQueue:
     (0, 'learnt')
     """
 
-    def __init__(self, folder: Path, learnt: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, learnt: int, most: int = 100) -> None:
+        self.folder, self.most = folder, most
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = threading.Lock()
+        self._lock, self._adding = threading.Lock(), threading.Lock()
         self._known: dict[int, LearningJob] = {}
         self._waiting: list[int] = []
         self._last = learnt
         for path in sorted(folder.glob("task-*.safetensors*")):
-            number = int(path.name.split("-")[1].split(".")[0])
-            self._last = max(self._last, number)
-            if path.name.endswith(".failed"):
+            found = TASK_FILE.fullmatch(path.name)
+            if found is None:
+                LOG.warning("%s: is not a queued task, and is ignored", path)
                 continue
-            if number <= learnt:
+            number, failed = int(found[1]), found[2]
+            self._last = max(self._last, number)
+            if failed:
+                continue
+            try:
+                rows = len(self.read(number)[0])
+            except (EngramError, OSError) as problem:
+                self._known[number] = LearningJob(number, 0, "failed", str(problem))
+                self._set_aside(number)
+                LOG.warning("%s; it is set aside as %s.failed", problem, path.name)
+                continue
+            if number == learnt:  # the process died before it removed the file
                 path.unlink()
                 continue
-            self._known[number] = LearningJob(number, len(self.read(number)[0]))
+            self._known[number] = LearningJob(number, rows)
             self._waiting.append(number)
 
     def __len__(self) -> int:
@@ -321,15 +368,29 @@ class JobQueue:
         return self.folder / f"task-{number:06d}.safetensors"
 
     def add(self, x: Tensor, y: list[Any]) -> LearningJob:
-        """Add a task, which is on disk when this returns."""
+        """Add a task, which is on disk when this returns.
+
+        One after the other: were a number drawn while the task before it is still being written,
+        the later one might be learnt first.
+        """
+        with self._adding:
+            self.check_room()
+            number = self._last + 1
+            save_tensors(self.path(number), {"x": x.contiguous()}, {"facts": json.dumps({"y": y})})
+            return self._enter(LearningJob(number, len(x)))
+
+    def check_room(self) -> None:
+        """Raise if as many tasks wait as may."""
+        count = len(self)
+        if count >= self.most:
+            wait = "1 task waits" if count == 1 else f"{count} tasks wait"
+            raise QueueFull(f"{wait} already; try again later")
+
+    def _enter(self, job: LearningJob) -> LearningJob:
         with self._lock:
-            self._last += 1
-            number = self._last
-        save_tensors(self.path(number), {"x": x.contiguous()}, {"facts": json.dumps({"y": y})})
-        with self._lock:
-            job = self._known[number] = LearningJob(number, len(x))
-            self._waiting.append(number)
-            self._waiting.sort()
+            self._last = job.number
+            self._known[job.number] = job
+            self._waiting.append(job.number)
             for old in sorted(self._known)[:-MOST_REMEMBERED_JOBS]:
                 if self._known[old].state in JOB_STATES[2:]:
                     del self._known[old]
@@ -354,17 +415,25 @@ class JobQueue:
             self._waiting.remove(number)
             job = self._known[number]
             job.state, job.error = ("failed", error) if error else ("learnt", "")
-        path = self.path(number)
         if error:
-            path.rename(path.with_name(path.name + ".failed"))
+            self._set_aside(number)
         else:
-            path.unlink(missing_ok=True)
+            self.path(number).unlink(missing_ok=True)
+            sync(self.folder)  # or a later one's number would let it be learnt twice
+
+    def _set_aside(self, number: int) -> None:
+        path = self.path(number)
+        path.rename(path.with_name(path.name + ".failed"))
+        sync(self.folder)
 
 
 def read_task(path: Path) -> tuple[Tensor, list[Any]]:
     """Read inputs and labels from the file of a task."""
     file = TensorFile(path, what="task", framework="pt")
     try:
-        return file.get("x"), list(json.loads(file.facts["facts"])["y"])
-    except (KeyError, ValueError) as problem:
+        x, y = file.get("x"), list(json.loads(file.facts["facts"])["y"])
+    except (KeyError, TypeError, ValueError) as problem:
         raise RecordError(f"{path}: not a queued task") from problem
+    if not x.ndim:
+        raise RecordError(f"{path}: not a queued task")
+    return x, y

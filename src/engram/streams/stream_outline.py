@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor, nn
@@ -33,13 +33,14 @@ def refuse_attribute(
 class DataOutline:
     """Shape and names of a data set, without its rows."""
 
-    __slots__ = ("_rows", "classes", "name", "sample_bytes", "sample_shape", "unit_range")
+    __slots__ = ("_rows", "classes", "name", "sample_bytes", "sample_shape", "tokens", "unit_range")
 
     def __init__(self, data: Data) -> None:
         self._rows, self.name, self.classes = len(data), data.name, data.classes
         self.sample_shape, self.sample_bytes = data.sample_shape, data.sample_bytes
         # whether the dtype implies inputs in [0, 1]: bytes that are not standardised
         self.unit_range = str(data.x.dtype).endswith("uint8") and not data.mean
+        self.tokens = data.tokenizer is not None  # whether inputs are token ids
 
     def __len__(self) -> int:
         return self._rows
@@ -52,7 +53,7 @@ class DataOutline:
         return f"DataOutline({self.name!r}: {len(self)} rows of {self.sample_shape})"
 
     def __getattr__(self, name: str) -> Any:
-        known = ("classes", "n_classes", "name", "sample_shape", "unit_range")
+        known = ("classes", "n_classes", "name", "sample_shape", "tokens", "unit_range")
         refuse_attribute("stream.data", name, _DATA, known)
 
 
@@ -63,6 +64,14 @@ class LatentOutline(NamedTuple):
     unit_range: bool  # whether all values are in [0, 1]
 
 
+class BlockOutline(NamedTuple):
+    """The sizes of a transformer, for what a method inserts into its blocks."""
+
+    depth: int
+    width: int  # of a token
+    maps: Mapping[str, tuple[int, int]]  # (out, in) of the linear maps of a block
+
+
 def _refuse_to_build() -> NoReturn:
     raise Forbidden("stream.build_model is available in networks(stream) only")
 
@@ -71,7 +80,8 @@ class StreamOutline:
     """A stream without inputs and labels, as methods receive it.
 
     Methods get one in ``networks(stream)`` and as ``learner.stream``. In the former, `features` is
-    the width of the model's features, `latents` describes the outputs of its root, if any, and
+    the width of the model's features, `latents` describes the outputs of its root, if any, `blocks`
+    the blocks of a transformer, and
     `build_model` builds a further network like the main one, with initial weights of its own.
     ``len(stream)`` is the number of tasks; where it is not known (`engram.Learner`), that of the
     tasks so far, and networks are asked for again when another one comes.
@@ -89,8 +99,8 @@ class StreamOutline:
     engram.errors.Forbidden: stream.data.x is not available to methods: inputs and ...
     """
 
-    __slots__ = ("_room", "build_model", "data", "features", "head", "labels", "latents", "name",
-                 "online", "opening", "order", "position", "task_labels", "tasks",
+    __slots__ = ("_room", "blocks", "build_model", "data", "features", "head", "labels", "latents",
+                 "name", "online", "opening", "order", "position", "task_labels", "tasks",
                  "visible")  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -103,15 +113,18 @@ class StreamOutline:
         self.visible: Tensor = stream.visible.clone()
         self.features: int | None = None
         self.latents: LatentOutline | None = None
+        self.blocks: BlockOutline | None = None
         self.build_model: Callable[[], nn.Module] = _refuse_to_build
         self._room: int = getattr(stream, "room", 0)
 
     def with_features(
-        self, features: int, latents: LatentOutline | None, build_model: Callable[[], nn.Module]
-    ) -> StreamOutline:
-        """Return the outline with the model's features and latents, and how to build another."""
+        self, features: int, latents: LatentOutline | None, build_model: Callable[[], nn.Module],
+        blocks: BlockOutline | None = None,
+    ) -> StreamOutline:  # fmt: skip
+        """Return the outline with what the model has, and how to build another."""
         found = copy.copy(self)
         found.features, found.latents, found.build_model = features, latents, build_model
+        found.blocks = blocks
         return found
 
     def with_input_shape(self, shape: tuple[int, ...]) -> StreamOutline:
@@ -121,6 +134,7 @@ class StreamOutline:
         found = copy.copy(self)
         found.data = copy.copy(self.data)
         found.data.sample_shape, found.data.unit_range = shape, False
+        found.data.tokens = False
         return found
 
     @classmethod

@@ -5,7 +5,7 @@ values.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from engram.data.attributes import number_attributes
 from engram.data.conversion import PARTS, Array
 from engram.data.tables.time_series import PADS, pad_series
+from engram.data.texts.tokenization import check_texts, make_tokenizer
 from engram.errors import bad, check_choice, check_float, plural, unknown
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class TableOptions:
     series: str | None = None
     time: str | None = None
     pad: str = "back"
+    text: str | None = None
+    tokenizer: Any = "words"
+    length: int | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -66,7 +70,8 @@ def read_frame(
     """The work behind `Data.from_frame`."""
     frame, part = _join_parts(parts, chosen, name)
     left = column_names("drop", chosen.drop)
-    special = [one for one in (chosen.split, chosen.series, chosen.time) if one is not None]
+    special = [one for one in (chosen.split, chosen.series, chosen.time, chosen.text)
+               if one is not None]  # fmt: skip
     about = column_names("attributes", chosen.attributes)
     others = {"drop": left, "categories": column_names("categories", chosen.categories),
               "attributes": about}  # fmt: skip
@@ -83,6 +88,15 @@ def read_frame(
         raise bad("attributes", "none with series=, whose samples have many rows", about)
     away = {*left, *special, *chosen.labels, *about}
     features = frame[[one for one in frame.columns if one not in away]]
+    text = chosen.text or _recognise_text(features, others["categories"])
+    if text is not None:
+        if chosen.text is not None and features.shape[1]:
+            spare = list(features.columns)
+            expected = (
+                f"no other features beside the texts of {text!r} (drop={spare} leaves them out)"
+            )
+            raise bad(name, expected, spare)
+        return _read_texts(kind, frame, part, text, chosen, name, options)
     if not features.shape[1]:
         raise bad(name, "at least one feature column besides the label", list(frame.columns))
     table = _number_columns(features, others["categories"], name)
@@ -98,6 +112,45 @@ def read_frame(
     if chosen.series is not None:
         return _group_series(kind, whole.x, y, classes, frame, part, chosen, name, fields)
     return split_by_part(kind, whole.x, y, part, classes=classes, name=name, **fields)
+
+
+def _recognise_text(features: Any, categories: list[str]) -> str | None:
+    """The only feature, if it is text of so many kinds that it is no category."""
+    if features.shape[1] != 1 or features.columns[0] in categories:
+        return None
+    values = features.iloc[:, 0]
+    named = all(isinstance(one, str) for one in values) and len(values) > 0
+    spaced = named and sum(" " in one.strip() for one in values) > len(values) / 2
+    return str(features.columns[0]) if spaced and values.nunique() > MAX_TEXT_VALUES else None
+
+
+def _read_texts(
+    kind: type[Data], frame: Any, part: Array, text: str, chosen: TableOptions, name: str,
+    options: dict[str, Any],
+) -> Data:  # fmt: skip
+    """Data of a column of texts and one of classes."""
+    where = f"column {text!r} of {name}"
+    if chosen.series is not None:
+        raise bad("series", "None with a column of texts", chosen.series)
+    gaps = frame[text].isna() | frame[chosen.labels].isna().any(axis=1)
+    if gaps.any():
+        if chosen.missing != "drop":
+            expected = "a text and a label in every row (missing='drop' leaves others out)"
+            raise bad(where, expected, f"{int(gaps.sum())} without")
+        frame, part = frame[~gaps.to_numpy()], part[~gaps.to_numpy()]
+    texts = check_texts(where, frame[text])
+    y, classes = table_labels(frame[chosen.labels], chosen.separator, name)
+    reader = make_tokenizer(chosen.tokenizer)
+    ids = reader.encode(texts, chosen.length)
+    fields: dict[str, Any] = {"columns": (text,), **options}
+    if about := column_names("attributes", chosen.attributes):
+        fields["attributes"] = {one: _read_attribute(one, frame[one], name) for one in about}
+    made = split_by_part(kind, ids.float().numpy(), y, part, classes=classes, name=name, **fields)
+    order = np.concatenate([np.flatnonzero(part == one) for one in ("train", "valid", "test")])
+    return replace(
+        made, x=ids[torch.from_numpy(order)], tokenizer=reader,
+        texts=tuple(texts[row] for row in order.tolist()),
+    )  # fmt: skip
 
 
 def _read_attribute(column: str, values: Any, name: str) -> list[Any]:

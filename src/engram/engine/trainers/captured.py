@@ -119,7 +119,7 @@ class CapturedTrainer(SingleTrainer):
         batch = batch or self.collate(step)
         batch = self.set_time(batch)
         found = self._gradient_function()(batch)
-        self._apply(found, batch.key, self._fill_memory(step, batch.key, found.values))
+        self._apply(found, batch, self._fill_memory(step, batch.key, found.values[0]))
         number.add_(1)
 
     def _rate(self) -> float | Tensor | None:

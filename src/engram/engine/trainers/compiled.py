@@ -93,7 +93,7 @@ class CompiledTrainer(LockstepTrainer):
     def _step(self) -> None:
         """Select the rows of a step outside of the trace, which does not depend on their number."""
         t = self.tensors
-        if (t.batch is None or self._remembers) and t.rows is not None:
+        if (t.batch is None or self._recall.own) and t.rows is not None:
             found = select_step(self._rows, t.number)  # type: ignore[arg-type]
             for place, value in zip(leaves(t.rows), leaves(found), strict=True):
                 place.copy_(value)
@@ -136,7 +136,7 @@ class CompiledTrainer(LockstepTrainer):
         return (
             structural_key(self.method), self.training, tree_shapes(self._tree()),
             ByIdentity(self.collate.feed), self.collate.alone, self.verbs.padded,
-            self.verbs.touches, self.phase, tuple(self.moving.names), self._due(),
+            self.verbs.touches, self.phase, tuple(self.moving.names), self._recall, self._due(),
         )  # fmt: skip
 
     def _step_on(self, *tensors: Tensor) -> None:

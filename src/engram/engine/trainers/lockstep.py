@@ -35,6 +35,7 @@ from engram.engine.hyperparameters import make_tensors, replace_values, varying_
 from engram.engine.optim import VECTORS, Optimizer
 from engram.engine.sampler import StepRows
 from engram.engine.stored_values import (
+    Recall,
     frozen_names,
     make_empty_tables,
     stack_latents,
@@ -100,7 +101,7 @@ class LockstepTrainer(TrainingStep):
         self.collate = self._collate()
         self.collate.values = stack_value_tables(learners, slots) if first.values else {}
         self.verbs = MappedVerbs(
-            self.method, self.networks, self.moving, phase=phase, remembers=self._remembers,
+            self.method, self.networks, self.moving, phase=phase, recall=self._recall,
             latents=bool(self.collate.latents), accumulate=training.accumulate,
             scales="scale" in self.tensors.opt,
         )  # fmt: skip
@@ -176,7 +177,7 @@ class LockstepTrainer(TrainingStep):
         """Take one optimiser step of every run."""
         t = self.tensors
         batch, rows = t.batch, None
-        if batch is None or self._remembers:
+        if batch is None or self._recall.own:
             rows = self.draw(self._step_rows())
         if batch is None:
             batch = self.collate(rows)  # type: ignore[arg-type]
@@ -185,8 +186,8 @@ class LockstepTrainer(TrainingStep):
             mapped = self.verbs.mapped()(*self._arguments(batch))
         found, made = self.verbs.results(mapped)
         self._teacher_outputs = self._teacher_outputs or made
-        into = () if rows is None else self._fill_memory(rows, batch.key, found.values)
-        self._apply(found, batch.key, into)
+        into = () if rows is None else self._fill_memory(rows, batch.key, found.values[0])
+        self._apply(found, batch, into)
         t.number.add_(1)  # type: ignore[union-attr]
 
     def _step_rows(self) -> StepRows:
@@ -223,7 +224,7 @@ class LockstepTrainer(TrainingStep):
     # -- rows -------------------------------------------------------------------------------------
     def load(self, rows: StepRows, fixed: bool) -> None:
         """Set the rows of the next steps, at fixed addresses if a graph was captured."""
-        if self._remembers and not self.collate.values:
+        if self._slots and self._recall.own and not self.collate.values:
             first = make_empty_tables(self.learners[0], self.method, rows, self._slots)
             runs = len(self.learners)
             self.collate.values = {k: v.repeat(runs, *[1] * v.ndim) for k, v in first.items()}
@@ -240,7 +241,8 @@ class LockstepTrainer(TrainingStep):
             self._forget()
         else:
             copy_into_(places, new)
-        if fixed and not self.collate.feed.augment:
+        # a batch that stays has no stored values which follow the steps
+        if fixed and not self.collate.feed.augment and not self._recall.rewrites:
             self.tensors.number.zero_()  # type: ignore[union-attr]
             self.tensors.batch = self.collate(select_step(self._rows, self.tensors.number))  # type: ignore[arg-type]
             self._fetches = False
@@ -382,8 +384,8 @@ class MappedVerbs:
     ----------
     moving
         What is trained; the rest of the vector stands beside it.
-    remembers
-        Whether the method says what is remembered of a batch.
+    recall
+        Of which rows of a step the method says what is remembered.
     latents
         Whether inputs are latents, which only the main network's top sees.
     accumulate, scales
@@ -392,10 +394,10 @@ class MappedVerbs:
 
     def __init__(
         self, method: Method, networks: Networks, moving: TrainableSlices, *, phase: str,
-        remembers: bool, latents: bool, accumulate: int = 1, scales: bool = False,
+        recall: Recall, latents: bool, accumulate: int = 1, scales: bool = False,
     ) -> None:  # fmt: skip
         self.method, self.networks, self.moving = method, networks, moving
-        self.phase, self.remembers, self.latents = phase, remembers, latents
+        self.phase, self.recall, self.latents = phase, recall, latents
         self.accumulate, self.weighs = accumulate, scales or accumulate > 1
         self.projects = method.implements("gradient")
         self.touches: bool | None = None  # whether the loss writes penalties on the vector
@@ -462,7 +464,7 @@ class MappedVerbs:
     def _loss_of_one(
         self, weights: Tensor, beside: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,
         weight: Any = (), answers: tuple[Any, ...] = (), names: tuple[str, ...] = (),
-        remembers: bool | None = None, own: bool = True,
+        remembers: bool = True, own: bool = True,
     ) -> tuple[Tensor, Any]:  # fmt: skip
         """Compute the loss of one run, or some of its terms, times a weight; and other outputs.
 
@@ -485,9 +487,9 @@ class MappedVerbs:
         total = sum(t for name, t in terms.items() if not names or name in names)
         if isinstance(weight, Tensor):
             total = total * weight
-        found: dict[str, Tensor] = {}
-        if self.remembers if remembers is None else remembers:  # of the pass that the loss made
-            found = method.remember(net, batch, state)
+        found: tuple[dict[str, Tensor], ...] = ({},)
+        if remembers and self.recall:  # of the pass that the loss made
+            found = self.recall.ask(method, net, batch, state)
         kept = tuple(net.teacher_cache.made) if net.teacher_cache is not None else ()
         return total, (terms, net.buffers, found, kept, {})  # type: ignore[return-value]
 
@@ -499,7 +501,7 @@ class MappedVerbs:
         own: dict[str, Any] = {"buffers": buffers}
 
         def of(which: Batch, names: tuple[str, ...], at: Tensor | None) -> Tensor:
-            remembers = self.remembers and which is batch
+            remembers = which is batch
             weights = vector if at is None else at
             # row weights of a batch that the method makes may be 0
             drawn = any(which.w is w for w in batch.row_weights)

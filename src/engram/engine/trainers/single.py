@@ -20,7 +20,7 @@ from engram.engine.batches import (
     Collator,
     RowAnnouncer,
     move_rows_to_host,
-    select_step_unpadded,
+    take_apart,
     uses_only_task_rows,
 )
 from engram.engine.sampler import StepRows
@@ -41,9 +41,9 @@ from engram.learner.batch import Batch
 from engram.learner.bound_module import BoundNet
 from engram.learner.learner import RunLearner
 from engram.learner.networks import FunctionalNet, Net
-from engram.learner.objectives import competing_classes
+from engram.learner.objectives import EVEN_SCOPES, competing_classes
 from engram.learner.parameter_layout import TrainableSlices
-from engram.learner.tensor_tree import pick
+from engram.learner.tensor_tree import pick, tree_map
 from engram.methods.method import (
     Gradient,
     Method,
@@ -111,7 +111,9 @@ class SingleTrainer(TrainingStep):
         learner, t = self.learner, self.tensors
         t.frozen = positions(~learner.free)
         views = self._parts(learner.free)
-        self._masks = [(i, v) for i, v in enumerate(views) if not bool(v.all())]
+        # numbers, because a product with truth values is converted entry by entry
+        dtype = learner.vector.dtype
+        self._masks = [(i, v.to(dtype)) for i, v in enumerate(views) if not bool(v.all())]
         updated = torch.zeros_like(learner.free)
         for mine, may_move in zip(self._parts(updated), views, strict=True):
             mine.copy_(~may_move)
@@ -135,7 +137,7 @@ class SingleTrainer(TrainingStep):
             if self.tensors.held is None:
                 held = hold_exemplars([self.learner], rows, self._slots)
                 self.tensors.held = HeldRows.from_tree(pick(held, 0))
-        if self._remembers and not self.collate.values:
+        if self._slots and self._recall.own and not self.collate.values:
             self.collate.values = make_empty_tables(self.learner, self.method, rows, self._slots)
 
     def _announce_all(self, rows: StepRows) -> None:
@@ -158,14 +160,15 @@ class SingleTrainer(TrainingStep):
         if self._rows is None:
             raise ValueError("load rows before running steps")
         compute = self._gradient_function()
-        for number in range(start, stop):
+        steps = take_apart(self._rows, start, stop, self._lengths)
+        for number, step in zip(range(start, stop), steps, strict=True):
             self._set_rate(float(lr[0, number - start]))
             if self._upcoming is not None:
                 self._upcoming(number)
-            rows = self.draw(select_step_unpadded(self._rows, number, self._lengths[number]))
+            rows = self.draw(step)
             batch = self.set_time(self.collate(rows))
             found = compute(batch)
-            self._apply(found, batch.key, self._fill_memory(rows, batch.key, found.values))
+            self._apply(found, batch, self._fill_memory(rows, batch.key, found.values[0]))
             self._count()
 
     def _set_rate(self, rate: float) -> None:
@@ -227,10 +230,9 @@ class SingleTrainer(TrainingStep):
         if not total.requires_grad:
             expected = "terms that depend on the weights (0 * net.task(batch) if none is to move)"
             raise bad(f"{type(self.method).__name__}.loss", expected, "constants")
-        values: dict[str, Tensor] = {}
-        if self._remembers and remembers:
-            values = self.method.remember(net, batch, state)
-            values = {name: value.detach() for name, value in values.items()}
+        values: tuple[dict[str, Tensor], ...] = ({},)
+        if remembers and self._recall:
+            values = tree_map(torch.detach, self._recall.ask(self.method, net, batch, state))
         inputs = [*net.parameters, *([net.leaf] if net.touched else [])]
         found = torch.autograd.grad(total, inputs, allow_unused=True)
         parts, penalty = net.flatten_gradients(found), found[-1] if net.touched else None
@@ -354,4 +356,5 @@ def _make_collator(learner: RunLearner, method: Method) -> Collator:
         scopes=competing_classes(learner.scope, opened, visible, learner.stage),
         stage=learner.stage,
         alone=uses_only_task_rows(method, learner.stage),
+        even=learner.scope in EVEN_SCOPES,
     )

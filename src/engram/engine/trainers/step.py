@@ -23,7 +23,7 @@ from engram.engine.admission import Draws, HeldRows
 from engram.engine.batches import Collator
 from engram.engine.optim import Optimizer, OptimizerState, make_optimizer
 from engram.engine.sampler import StepRows
-from engram.engine.stored_values import write_slots_
+from engram.engine.stored_values import Recall, rewrite_values_, write_slots_
 from engram.engine.training import PRECISIONS, Training
 from engram.learner.batch import NO_VALUES, Batch
 from engram.learner.learner import RunLearner
@@ -90,7 +90,8 @@ class Gradients(NamedTuple):
     data: Tensor | None  # [R?, M] gradient without penalties
     terms: Terms  # [R?] of the loss
     buffers: dict[str, Tensor] | None = None  # None: the modules have them
-    values: dict[str, Tensor] = NO_VALUES  # [R?, B, ...] what `Method.remember` returned
+    # [R?, B, ...] what `Method.remember` returned for the batch, and for its memory batches
+    values: tuple[dict[str, Tensor], ...] = ({},)
     kept: dict[str, Tensor] = NO_VALUES  # [R?, ...] what `Method.gradient` kept for `Method.step`
 
 
@@ -120,7 +121,7 @@ class TrainingStep:
         self.phase, self.fixed_addresses = phase, fixed_addresses
         self.optimizer = make_optimizer(training, learners[0].networks)
         self._follows, self._projects = method.implements("step"), method.implements("gradient")
-        self._slots, self._remembers = slots, bool(slots) and method.implements("remember")
+        self._slots, self._recall = slots, Recall.in_stage(method, learners[0].stage, bool(slots))
         self._before = np.array(before or [0] * len(learners))  # [R]
         self.counts = np.zeros(len(learners), dtype=int)  # [R] steps in this phase
         self._now = np.ones(len(learners), dtype=bool)  # [R] which runs take the present step
@@ -158,12 +159,12 @@ class TrainingStep:
         return None
 
     # -- the step ----------------------------------------------------------------------------------
-    def _apply(self, found: Gradients, key: Tensor, into: Any = ()) -> None:
+    def _apply(self, found: Gradients, batch: Batch, into: Any = ()) -> None:
         """Update weights, the method's state, averages, stored values and sums of losses.
 
-        `key` [R?] is that of the step, `into` are the slots of values to remember.
+        `into` are the slots of values to remember.
         """
-        t, training, flat = self.tensors, self.training, found.flat
+        t, training, flat, key = self.tensors, self.training, found.flat, batch.key
         alive = self._alive(flat)
         if flat is not None:
             self._mask_(flat)
@@ -181,8 +182,10 @@ class TrainingStep:
             average_weights_(t.opt, t.vector, training.ema, alive)
         if found.buffers is not None:
             t.buffers = self._assign(t.buffers, found.buffers, alive)
+        if self._recall.rewrites:  # first, because a row that enters may take the place
+            rewrite_values_(self.collate.values, batch, found.values, alive)
         if isinstance(into, Tensor):
-            for name, value in found.values.items():
+            for name, value in found.values[0].items():
                 write_slots_(self.collate.values[name], into, value)
         for name, term in found.terms.items():
             if name not in t.sums:
@@ -354,6 +357,11 @@ class TrainingStep:
 
     # -- log and checkpoints -----------------------------------------------------------------------
     @property
+    def rewrites(self) -> bool:
+        """Whether steps replace values that are stored with exemplars."""
+        return self._recall.rewrites and bool(self.collate.values)
+
+    @property
     def first(self) -> dict[str, Tensor] | None:
         """[R] loss terms of the phase's first step."""
         found = {name: value.reshape(-1) for name, value in self.tensors.first.items()}
@@ -489,7 +497,8 @@ def adapt_loss_scale_(opt: OptimizerState, finite: Tensor, live: Tensor | None) 
     streak.copy_(longer)
 
 
-LossGradient = tuple[Any, Terms, dict[str, Tensor]]  # gradients, loss terms, values to remember
+# gradients, loss terms, values to remember
+LossGradient = tuple[Any, Terms, tuple[dict[str, Tensor], ...]]
 
 
 def sum_over_parts(
@@ -509,7 +518,7 @@ def sum_over_parts(
         values.append(kept)
     if scaled:
         gradient = tree_map(lambda leaf: leaf / scale, gradient)
-    return gradient, terms, interleave(values)
+    return gradient, terms, tuple(interleave(part) for part in zip(*values, strict=True))
 
 
 def split_batch(batch: Batch, count: int) -> list[tuple[Batch, Tensor]]:

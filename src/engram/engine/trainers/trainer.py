@@ -74,6 +74,11 @@ class Trainer(Protocol):
         """Restore the states of all runs, with the number of steps each has taken."""
         ...
 
+    @property
+    def rewrites(self) -> bool:
+        """Whether steps replace values that are stored with exemplars."""
+        ...
+
     def remembered(self, run: int, items: int) -> dict[str, Tensor]:
         """Return the values [n, ...] that a run stores with its first `items` exemplars."""
         ...

@@ -1,0 +1,1 @@
+"""Continual learning on pre-trained networks: one module per table."""

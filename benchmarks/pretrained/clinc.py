@@ -1,0 +1,156 @@
+"""CLINC150 in 15 tasks of 10 intents on MiniLM: accuracy, and requests of no intent as novelty.
+
+    python -m benchmarks.pretrained.clinc --root DIR                 # all methods that are there
+    python -m benchmarks.pretrained.clinc NCM RanPAC --root DIR --orders 1
+
+Three orders of the intents, each with a seed of its own. After every stage: the accuracy over the
+intents learnt so far (single head), and how well the largest score (``auroc``) and the largest
+probability (``softmax auroc``) tell their test requests from the 1,000 test requests of no intent.
+The lines are written into clinc.csv beside this file as they come. Methods that rest on fixed
+features share one pass of the frozen MiniLM; those that change the network train it on two cores
+for hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+import engram
+from engram import methods
+from engram.memory import Memory
+from engram.metrics.detection import auroc
+
+FILE = Path(__file__).with_suffix(".csv")
+TASKS, ORDERS, EXEMPLARS = 15, 3, 1500
+MODEL = {"name": "minilm", "pretrained": True}
+FROZEN = {**MODEL, "freeze": True}
+HEADS = {"epochs": 20, "batch_size": 64, "optimizer": "adam", "lr": 0.01}
+PROMPTS = {"epochs": 5, "batch_size": 64, "optimizer": "adam", "lr": 0.001}
+
+
+@dataclass(frozen=True)
+class OutOfScope(engram.Probe):
+    """Area under the ROC curve of the largest score, and of the largest probability."""
+
+    needs: ClassVar[tuple[str, ...]] = ("networks",)
+
+    @property
+    def outside(self) -> bool:
+        return True
+
+    def after_stage(self, view: Any) -> Mapping[str, Any]:
+        shut = ~view.open
+        inside = view.outputs.logits
+        outside = torch.cat([view.map(_logits, x) for x in view.outside("valid")], 1)
+        found: dict[str, list[float]] = {"auroc": [], "softmax_auroc": []}
+        for run in range(len(view)):
+            seen = inside[run, view.seen[run]].masked_fill(shut[run], -torch.inf).double()
+            new = outside[run].masked_fill(shut[run], -torch.inf).double()
+            for name, score in (("auroc", _largest), ("softmax_auroc", _likeliest)):
+                found[name].append(auroc(score(seen), score(new)))
+        return {name: np.array(values) for name, values in found.items()}
+
+
+def _logits(net: Any, x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = net(x).logits
+    return found
+
+
+def _largest(scores: torch.Tensor) -> np.ndarray:
+    found: np.ndarray = scores.amax(1).cpu().numpy()
+    return found
+
+
+def _likeliest(scores: torch.Tensor) -> np.ndarray:
+    found: np.ndarray = scores.softmax(1).amax(1).cpu().numpy()
+    return found
+
+
+def groups() -> dict[str, tuple[list[Any], dict[str, Any]]]:
+    """Methods that share a pass of the frozen network, and those that each train in it."""
+    frozen = [getattr(methods, name)() for name in ("NCM", "RanPAC", "SLDA", "Finetune", "Joint")]
+    found = {
+        "frozen": (
+            [*frozen, methods.ER(memory=Memory(total=EXEMPLARS))],
+            {"model": FROZEN, **HEADS},
+        )
+    }
+    for name in ("L2P", "DualPrompt", "CODAPrompt", "InfLoRA", "EASE"):
+        if hasattr(methods, name):
+            found[name] = ([getattr(methods, name)()], {"model": MODEL, **PROMPTS})
+    return found
+
+
+def measure(data: Any, outside: Any, order: int, made: list[Any], **options: Any) -> pd.DataFrame:
+    """Train methods in one order of the intents; a line for each method and stage."""
+    stream = engram.class_incremental(data, classes_per_task=data.n_classes // TASKS, seed=order)
+    result = engram.run(
+        stream, method=made, seeds=[order], device="cpu", outside=outside, probes=[OutOfScope()],
+        **options,
+    )  # fmt: skip
+    seen = result.probes()
+    parts = []
+    for name, matrix in zip(result.run_labels, np.asarray(result.matrix), strict=True):
+        part = pd.DataFrame({"method": name, "order": order, "tasks": range(1, len(matrix) + 1)})
+        # every task has as many test rows
+        part["accuracy"] = [row[: stage + 1].mean() for stage, row in enumerate(matrix)]
+        part["forgetting"] = [
+            float((np.nanmax(matrix[: k + 1, :k], axis=0) - matrix[k, :k]).mean()) if k else 0.0
+            for k in range(len(matrix))
+        ]
+        for column in ("auroc", "softmax_auroc"):
+            own = seen[(seen["label"] == name) & (seen["metric"] == f"out_of_scope/{column}")]
+            part[column] = own.sort_values("stage")["mean"].to_numpy()
+        seconds = result.cost().loc[name, "seconds"]
+        parts.append(part.assign(seconds=[*[np.nan] * (len(part) - 1), seconds]))
+    return pd.concat(parts)
+
+
+def save(lines: pd.DataFrame, file: Path) -> None:
+    """Write lines in place of those of the same methods and orders."""
+    keys = ["method", "order"]
+    if file.exists():
+        known = pd.read_csv(file)
+        new = set(map(tuple, lines[keys].to_numpy().tolist()))
+        kept = [tuple(one) not in new for one in known[keys].to_numpy().tolist()]
+        lines = pd.concat([known[kept], lines])
+    lines.round(4).sort_values([*keys, "tasks"]).to_csv(file, index=False)
+
+
+def summarise(lines: pd.DataFrame) -> str:
+    """Mean and deviation over orders, after the last task."""
+    last = lines[lines["tasks"] == lines["tasks"].max()]
+    columns = ["accuracy", "forgetting", "auroc", "softmax_auroc", "seconds"]
+    return last.groupby("method")[columns].agg(["mean", "std"]).round(4).to_string()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser.add_argument("methods", nargs="*", metavar="METHOD")
+    parser.add_argument("--root", required=True, help="directory of CLINC150's data_full.json")
+    parser.add_argument("--orders", type=int, default=ORDERS)
+    parser.add_argument("--out", type=Path, default=FILE, help="the file of the lines")
+    asked = parser.parse_args()
+    data = engram.load("clinc150", root=asked.root, tokenizer="minilm")
+    other = engram.load("clinc150_oos", root=asked.root, tokenizer="minilm")
+    outside = replace(other, valid=other.test, test=other.valid)
+    for order in range(asked.orders):
+        for made, options in groups().values():
+            chosen = [
+                one for one in made if not asked.methods or type(one).__name__ in asked.methods
+            ]
+            if chosen:
+                save(measure(data, outside, order, chosen, **options), asked.out)
+                print(summarise(pd.read_csv(asked.out)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

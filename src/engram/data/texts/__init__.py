@@ -1,0 +1,1 @@
+"""Texts as rows of token ids: tokenisers, and readers of text sets."""
