@@ -129,7 +129,7 @@ def measure(data: Any, outside: Any, order: int, made: list[Any], **options: Any
             for k in range(len(matrix))
         ]
         for column in ("auroc", "softmax_auroc"):
-            own = seen[(seen["label"] == name) & (seen["metric"] == f"out_of_scope/{column}")]
+            own = seen[(seen["label"] == name) & seen["metric"].str.endswith(f"/{column}")]
             part[column] = own.sort_values("stage")["mean"].to_numpy()
         seconds = result.cost().loc[name, "seconds"]
         parts.append(part.assign(seconds=[*[np.nan] * (len(part) - 1), seconds]))

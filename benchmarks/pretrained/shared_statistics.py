@@ -18,9 +18,10 @@ from engram.data.dataset import Data
 from engram.methods import SLDA, RanPAC
 from engram.methods.first_session import LabelledFeatures
 from engram.methods.method import Method
-from engram.methods.ranpac import FIRST_RIDGE, RIDGES, RandomProjection, hold_out, solve_ridge
+from engram.methods.ranpac import RIDGES, RandomProjection, hold_out, solve_ridge
 
 ROWS_AT_ONCE = 5000
+WORSE = 2.0  # times the least error: beyond it, ridges are too large
 
 
 class SharedStatistics(Protocol):
@@ -149,7 +150,7 @@ class SharedRanPAC:
             diagonal += self._diagonal[new].sum(0)
             if not self.method.ridge:
                 least = torch.finfo(gram.dtype).eps * float(diagonal.sum())
-                ridge = self._choose_ridge(task, new, least, ridge or FIRST_RIDGE)
+                ridge = self._choose_ridge(task, new, least)
             whole = gram.triu(1)
             whole = whole + whole.T
             whole.diagonal().copy_(diagonal)
@@ -157,33 +158,26 @@ class SharedRanPAC:
             found.append(tested.score(weight, per_task))
         return found
 
-    def _choose_ridge(self, task: Tensor, new: list[int], least: float, start: float) -> float:
+    def _choose_ridge(self, task: Tensor, new: list[int], least: float) -> float:
         """Return the ridge of the least squared error on held-out rows of the task.
 
-        From the last one downhill: the error falls with the ridge until it is right, and then
-        rises. Each value costs a decomposition.
+        A decomposition for each, from the smallest one until the error is twice the least: what is
+        shrunk too much becomes worse with every further step.
         """
-        ridges = [ridge for ridge in RIDGES if ridge >= least] or list(RIDGES[-1:])
         below, diagonal = task.tril(-1).double(), self._fitted_diagonal[new].double().sum(0)
         sums = self._fitted_sums[new].double().T
         held = torch.cat([self._held[one] for one in new]).double()
         sizes = torch.tensor([len(self._held[one]) for one in new])
         wanted = torch.eye(len(new), dtype=torch.double).repeat_interleave(sizes, 0)
-        errors: dict[int, float] = {}
-
-        def error(place: int) -> float:
-            if place not in errors:
-                whole = below.clone()
-                whole.diagonal().copy_(diagonal + ridges[place])
-                factor: Any = torch.linalg.cholesky(whole)  # reads what is below the diagonal
-                predicted = held @ torch.cholesky_solve(sums, factor)
-                errors[place] = float((predicted - wanted).square().sum())
-            return errors[place]
-
-        best = min(range(len(ridges)), key=lambda place: abs(ridges[place] / start - 1))
-        while True:
-            near = [place for place in (best - 1, best, best + 1) if 0 <= place < len(ridges)]
-            lowest = min(near, key=error)
-            if lowest == best:
-                return ridges[best]
-            best = lowest
+        best, lowest = RIDGES[-1], float("inf")
+        for ridge in [one for one in RIDGES if one >= least]:
+            whole = below.clone()
+            whole.diagonal().copy_(diagonal + ridge)
+            factor: Any = torch.linalg.cholesky(whole)  # reads what is below the diagonal
+            predicted = held @ torch.cholesky_solve(sums, factor)
+            error = float((predicted - wanted).square().sum())
+            if error < lowest:
+                best, lowest = ridge, error
+            elif error > WORSE * lowest:
+                break
+        return best
