@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engram.data.dataset import Data
-from engram.data.tables.table_rows import read_csv_texts, read_parquet_table
+from engram.data.tables.table_rows import guess_delimiter, read_csv_texts, read_parquet_table
 from engram.errors import EngramError, bad
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -60,23 +59,6 @@ def read_csv(path: Path, *, delimiter: str | None = None, header: bool = True) -
     if twice := sorted({one for one in names if names.count(one) > 1}):
         raise bad(f"columns of {path}", "names that differ", twice)
     return found.set_axis([str(column).strip() for column in found.columns], axis=1)
-
-
-def guess_delimiter(source: Path | bytes) -> str:
-    """What stands between columns, by the first line.
-
-    Examples
-    --------
-    >>> guess_delimiter(b"size;hue")
-    ';'
-    """
-    if isinstance(source, bytes):
-        line = source.partition(b"\n")[0].decode("utf-8")
-    else:
-        opened = gzip.open if source.suffix.lower() == ".gz" else open
-        with opened(source, "rt", encoding="utf-8") as stream:
-            line = stream.readline()
-    return max(",;\t", key=line.count)
 
 
 def _is_number(text: Any) -> bool:

@@ -4,6 +4,7 @@ texts of a CSV file as they are written.
 
 from __future__ import annotations
 
+import gzip
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -93,8 +94,6 @@ def read_csv_texts(
     """
     import pandas as pd
 
-    from engram.data.tables.table_files import guess_delimiter
-
     name = str(source) if isinstance(source, Path) else "CSV"
     try:
         if delimiter is None:
@@ -109,6 +108,23 @@ def read_csv_texts(
     names = [f"Unnamed: {place}" if pd.isna(one) else str(one).strip()
              for place, one in enumerate(read.iloc[0])]  # fmt: skip
     return read.iloc[1:].reset_index(drop=True).set_axis(names, axis=1)
+
+
+def guess_delimiter(source: Path | bytes) -> str:
+    """What stands between columns, by the first line.
+
+    Examples
+    --------
+    >>> guess_delimiter(b"size;hue")
+    ';'
+    """
+    if isinstance(source, bytes):
+        line = source.partition(b"\n")[0].decode("utf-8")
+    else:
+        opened = gzip.open if source.suffix.lower() == ".gz" else open
+        with opened(source, "rt", encoding="utf-8") as stream:
+            line = stream.readline()
+    return max(",;\t", key=line.count)
 
 
 def read_parquet_table(source: Path | bytes) -> Any:

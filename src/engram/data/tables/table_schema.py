@@ -265,8 +265,9 @@ class TableSchema:
     Examples
     --------
     >>> import pandas as pd
-    >>> first = pd.DataFrame({"size": [1.5, 2.0], "hue": ["red", "blue"]})
-    >>> schema = TableSchema.fit(first)
+    >>> from engram.data import Data
+    >>> first = pd.DataFrame({"size": [1.5, 2.0], "hue": ["red", "blue"], "kind": ["ant", "bee"]})
+    >>> schema = Data.from_frame(first, label="kind").schema
     >>> schema.columns
     ('size', 'hue=blue', 'hue=red')
     >>> later = pd.DataFrame({"hue": ["green", "red"], "id": [8, 9], "size": ["3", "4.5"]})
@@ -281,19 +282,6 @@ class TableSchema:
     label: tuple[str, ...] = ()
     separator: str | None = None
     apart: tuple[str, ...] = ()
-
-    @classmethod
-    def fit(
-        cls, table: Any, *, categories: Sequence[str] = (), dates: Mapping[str, str] | None = None,
-        missing: str | float = "error", name: str = "table",
-    ) -> TableSchema:  # fmt: skip
-        """Declare how the columns of a table become features; see `Data.from_frame`."""
-        from engram.data.tables.data_frame import declare_features
-
-        check_missing(missing)
-        features = declare_features(table, categories, dates or {}, name)
-        schema = cls(features=features, missing=missing)
-        return schema.with_flags(schema.read(table, name))
 
     @property
     def columns(self) -> tuple[str, ...]:
