@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import beta, binomtest, ks_2samp
+from scipy.stats import beta, binomtest, fisher_exact, ks_2samp
 
 from engram.data.fingerprint import hash_rows
 from engram.deploy.calibration import CalibrationRows
@@ -22,6 +22,7 @@ from engram.engine.portable_state import PortableState
 from engram.errors import check_float, check_int, plural
 
 SHOWN = 5  # names in a reason
+MOST_REPEATED = 0.5  # of the rows of one class
 MOST_COLUMNS = 4096  # of inputs, looked at for drift; evenly spaced if there are more
 
 
@@ -48,12 +49,13 @@ class Gate:
         their labels or inputs that are like the kept ones.
     agreement
         How much less often the served learner may agree with the labels of new rows of known
-        classes than with those of kept rows.
+        classes than with those of kept rows. A smaller difference passes, however significant.
     drift
         Largest Kolmogorov-Smirnov distance of an input column between new and kept rows of the
-        same classes. Smaller ones pass, whatever their significance.
+        same classes. A smaller one passes, however significant.
     repeats
-        Share of new rows that may equal another new row, or one that the learner keeps.
+        Share of new rows that may equal another new row, or one that the learner keeps; half of
+        the rows of one class.
     least
         Rows that a new class must have.
 
@@ -67,7 +69,7 @@ class Gate:
     level: float = 0.05
     agreement: float = 0.2
     drift: float = 0.3
-    repeats: float = 0.2
+    repeats: float = 0.1
     least: int = 10
 
     def __post_init__(self) -> None:
@@ -181,13 +183,19 @@ def check_repeats(gate: Gate, stored: PortableState, new: NewTask) -> Check:
             again |= np.isin(own, hash_rows(stored.tensors[name].numpy()))
     share = float(again.mean())
     text = f"{share:.1%} of the rows equal another row, allowed {gate.repeats:.1%}"
-    return Check("repeats", share <= gate.repeats, text)
+    y = new.y[:, 0].numpy()
+    shares = {name: float(again[y == c].mean()) for c, name in enumerate(new.classes)}
+    worst = max(shares, key=lambda name: shares[name])
+    if shares[worst] > MOST_REPEATED:
+        text = f"{shares[worst]:.1%} of the rows of class {worst!r} equal another row"
+    return Check("repeats", share <= gate.repeats and shares[worst] <= MOST_REPEATED, text)
 
 
 def check_labels(gate: Gate, served: LearnerSnapshot, kept: CalibrationRows, new: NewTask) -> Check:
     """The served learner agrees with the labels of known classes about as often as with kept ones.
 
-    Over all of them and for each class, with a level divided by the number of comparisons.
+    Over all of them and for each class (Fisher's exact test, with the level divided by the number
+    of comparisons).
     """
     y = _columns(served, new)
     rows = (y >= 0).nonzero()[0]
@@ -201,19 +209,22 @@ def check_labels(gate: Gate, served: LearnerSnapshot, kept: CalibrationRows, new
     groups = {"all known classes": (np.ones(len(y), bool), np.isin(kept_y, present))}
     if len(present) > 1:
         groups |= {f"class {names[c]!r}": (y == c, kept_y == c) for c in present.tolist()}
-    level, worst, problems = gate.level / (2 * len(groups)), "", []
+    told, problem, others = "", "", []
     for name, (mine, theirs) in groups.items():
-        low = share_bounds(int(kept_right[theirs].sum()), int(theirs.sum()), level)[0]
-        high = share_bounds(int(right[mine].sum()), int(mine.sum()), level)[1]
         share, kept_share = right[mine].mean(), kept_right[theirs].mean()
-        told = (
+        words = (
             f"{name}: the served learner agrees with {share:.1%} of "
             f"{plural(int(mine.sum()), 'label')}, and with {kept_share:.1%} of those kept"
         )
-        worst = worst or told
-        if low - high > gate.agreement:
-            problems.append(told)
-    return Check("labels", not problems, "; ".join(problems[:SHOWN]) or worst)
+        told = told or words
+        counts = [[int(one.sum()), int((~one).sum())] for one in (right[mine], kept_right[theirs])]
+        chance = float(fisher_exact(counts, alternative="less").pvalue)
+        if kept_share - share > gate.agreement and chance <= gate.level / len(groups):
+            others += [name] if problem else []
+            problem = problem or words
+    if others:
+        problem += f"; likewise {', '.join(others[:SHOWN])}"
+    return Check("labels", not problem, problem or told)
 
 
 def check_inputs(gate: Gate, served: LearnerSnapshot, kept: CalibrationRows, new: NewTask) -> Check:
