@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import warnings
@@ -15,7 +16,7 @@ import torch
 
 from engram.data.dataset import Data
 from engram.data.tables.table_rows import is_table
-from engram.data.tables.table_schema import TableSchema
+from engram.data.tables.table_schema import TableReport, TableSchema
 from engram.deploy.calibration import DEFAULT_RATE, Alarms, CalibrationRows, hold_out_rows
 from engram.deploy.estimator import (
     Estimator,
@@ -157,19 +158,35 @@ class Learner(Estimator):
         An error leaves the learner unchanged.
         """
         with self._lock:
+            new = self.prepare_task(x, y, label=label, valid=valid, **table)
+            return self.learn_task(new, progress=progress)
+
+    def prepare_task(
+        self, x: Any, y: Any = None, *, label: str | Sequence[str] | None = None,
+        valid: Any = None, **table: Any,
+    ) -> NewTask:  # fmt: skip
+        """Check rows as `learn` does, and return them as it would learn them; nothing changes."""
+        about = None if self._portable is None else self._portable.facts["inputs"]
+        report = None
+        if is_table(x) and not (about is None and is_bytes(x) and label is None and not table):
+            (x, y, valid, about), report = self._read_table(x, y, label, valid, about, table)
+        elif label is not None or table:
+            name, value = ("label", label) if label is not None else next(iter(table.items()))
+            raise bad(name, "a table as x, which it is about", value)
+        elif isinstance(x, Data):
+            x, y, valid, about = self._given(x, y, valid, about)
+        new = replace(NewTask.from_arrays(x, y, valid, about), report=report)
+        self.check_task(new)
+        return new
+
+    def learn_task(self, new: NewTask, *, progress: Progress | None = None) -> Self:
+        """Learn what `prepare_task` returned."""
+        with self._lock:
             found = self._portable
-            about = None if found is None else found.facts["inputs"]
-            if is_table(x) and not (found is None and is_bytes(x) and label is None and not table):
-                x, y, valid, about = self._read_table(x, y, label, valid, about, table)
-            elif label is not None or table:
-                name, value = ("label", label) if label is not None else next(iter(table.items()))
-                raise bad(name, "a table as x, which it is about", value)
-            elif isinstance(x, Data):
-                x, y, valid, about = self._given(x, y, valid, about)
-            new = NewTask.from_arrays(x, y, valid, about)
-            self.check_task(new)
+            if new.report is not None:
+                new.report.warn()
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
-                warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=2)
+                warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=3)
             held = CalibrationRows.from_state(found)
             if self.calibration:
                 new, held = hold_out_rows(new, found, most=self.calibration, seed=self.seed)
@@ -189,10 +206,18 @@ class Learner(Estimator):
             self._publish(learnt)
         return self
 
+    def copy(self) -> Self:
+        """Return a learner with the same state; what one learns, the other does not."""
+        with self._lock:
+            other = copy.copy(self)
+            other._lock, other._training = threading.RLock(), dict(self._training)
+            other.notes = dict(self.notes)
+        return other
+
     def _read_table(
         self, x: Any, y: Any, label: Any, valid: Any, about: dict[str, Any] | None,
         options: Mapping[str, Any],
-    ) -> LearnerData:  # fmt: skip
+    ) -> tuple[LearnerData, TableReport | None]:  # fmt: skip
         """Rows and labels of a table, encoded as the first one."""
         if about is None:
             made = read_first_table(x, y, label, options)
@@ -201,13 +226,11 @@ class Learner(Estimator):
             raise bad(name, "nothing after the first table, which decided it", value)
         else:
             made = read_later_table(x, y, label, about)
-        if made.report is not None:
-            made.report.warn()
         labels = made.y if made.classes is None else name_labels(made.y, made.classes, self._kind)
         if is_table(valid):
             held = read_later_table(valid, None, label, made.about)
             valid = held.x, name_labels(held.y, made.classes or held.classes or [], self._kind)
-        return LearnerData(made.x, labels, valid, made.about)
+        return LearnerData(made.x, labels, valid, made.about), made.report
 
     def _given(self, data: Data, y: Any, valid: Any, about: dict[str, Any] | None) -> LearnerData:
         if y is not None:

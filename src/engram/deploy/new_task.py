@@ -20,6 +20,7 @@ from engram.data.conversion import refuse_repeated_labels, to_class_ids, to_inpu
 from engram.data.dataset import Data
 from engram.data.label_checks import check_one_type, to_whole_numbers
 from engram.data.tables.table_rows import is_table
+from engram.data.tables.table_schema import TableReport
 from engram.data.texts.tokenization import Tokenizer, are_texts, check_texts
 from engram.deploy.table_inputs import encode_inputs
 from engram.engine.portable_state import PortableState
@@ -65,6 +66,7 @@ class NewTask:
     valid_x: Tensor
     valid_y: Tensor
     about: dict[str, Any]  # description of the inputs, fixed by the first task
+    report: TableReport | None = None  # what a table had that the first one did not
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
