@@ -308,7 +308,7 @@ def _need_extra() -> None:
     missing = [name for name in wanted if importlib.util.find_spec(name) is None]
     if missing:
         raise EngramError(
-            f"engram serve needs {' and '.join(missing)}: pip install 'engram[serve]'"
+            f"engram serve needs {' and '.join(missing)}: pip install 'engram-cl[serve]'"
         )
 
 
