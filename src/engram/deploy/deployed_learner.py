@@ -40,7 +40,7 @@ from engram.engine.backend import probe_numerics
 from engram.engine.engine import Engine
 from engram.engine.portable_state import CONSTANTS, PortableState, export_state, restore_state
 from engram.engine.run_definition import Run
-from engram.errors import EngramError, bad, wrap_read_errors
+from engram.errors import BadArgument, EngramError, bad, wrap_read_errors
 from engram.experiments.build_methods import build_method, forbid_user_code
 from engram.experiments.build_probes import build_detectors
 from engram.experiments.model_file import describe_origin, load_model, save_model
@@ -121,7 +121,7 @@ class Learner(Estimator):
         self.detectors, self.calibration = detectors, calibration
         self.seed, self.device = seed, device
         self._training, self._lock = dict(training), threading.RLock()
-        self.notes: dict[str, Any] = {}  # the user's plain values, saved in files
+        self.notes = {}
         self._forget()
         self._check()
 
@@ -150,6 +150,8 @@ class Learner(Estimator):
             about = None if found is None else found.facts["inputs"]
             if isinstance(x, Data):
                 x, y, valid, about = self._given(x, y, valid, about)
+            elif y is None:
+                raise BadArgument("y: Learner requires y to be passed, but the target y is None")
             new = NewTask.from_arrays(x, y, valid, about)
             self.check_task(new)
             if found is not None and (missing := found.facts.get("optimizer_left_out")):

@@ -116,8 +116,11 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
         return tensor.detach().cpu()
     shape = tuple(about["shape"])
     if tuple(tensor.shape[1:]) != shape:
-        one = " (one input: x[None])" if tuple(tensor.shape) == shape else ""
-        raise bad(argument, f"rows of shape {shape}, as in training{one}", tuple(tensor.shape[1:]))
+        hint = " (one input: x[None])" if tuple(tensor.shape) == shape else ""
+        if len(shape) == 1 and tensor.ndim == 2:  # in scikit-learn's words
+            has, wants = tensor.shape[1], shape[0]
+            hint = f": X has {has} features, but Learner is expecting {wants} features as input"
+        raise bad(argument, f"rows of shape {shape}, as in training{hint}", tuple(tensor.shape[1:]))
     wanted = DTYPES[about["dtype"]]
     if wanted == torch.int32 and not bool(((tensor >= 0) & (tensor % 1 == 0)).all()):
         raise bad(argument, "texts, or token ids, as in training", "other numbers")
@@ -528,6 +531,10 @@ class OpenEndedStream(Stream):
     @property
     def train_sizes(self) -> tuple[int, ...]:
         return self.sizes or super().train_sizes
+
+    def count_groups(self) -> int:
+        """Count the classes: one that came in many tasks need not keep items of each of them."""
+        return int(self.visible.any(0).sum())
 
     @cached_property
     def order(self) -> tuple[int, ...]:
