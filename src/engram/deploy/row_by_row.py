@@ -138,8 +138,7 @@ class RowByRow:
 
 
 def _rows(X: pd.DataFrame) -> list[Row]:
-    found: list[Row] = X.to_dict("records")
-    return found
+    return [dict(row) for row in X.to_dict("records")]
 
 
 def _to_numbers(x: Row) -> dict[Hashable, float]:
