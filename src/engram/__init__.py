@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the same names once more, for type checkers
     from engram import methods, metrics, models, records, report
     from engram.data import Data, datasets, load
-    from engram.deploy import Learner
+    from engram.deploy import Gate, Learner, ModelStore
     from engram.engine.training import Training
     from engram.errors import AccessError, BadArgument, EngramError, RecordError
     from engram.experiments import Recipe, run
@@ -59,7 +59,7 @@ _MODULE_OF = {
     **dict.fromkeys(("joint", "hierarchical", "iirc", "permuted", "rotated"), "streams"),
     **dict.fromkeys(("blurry", "new_instances", "online", "balance", "reorder"), "streams"),
     **dict.fromkeys(("tinyimagenet_seq", "eight_task"), "streams"),
-    "Learner": "deploy",
+    **dict.fromkeys(("Gate", "Learner", "ModelStore"), "deploy"),
     "Memory": "memory",
     "PerRun": "per_run",
     "Detector": "novelty.detector",
@@ -108,9 +108,11 @@ __all__ = [
     "Data",
     "Detector",
     "EngramError",
+    "Gate",
     "Learner",
     "Memory",
     "Method",
+    "ModelStore",
     "PerRun",
     "Probe",
     "Recipe",
