@@ -88,8 +88,7 @@ def to_inputs(argument: str, x: Any, *, gaps: bool = False) -> Inputs:
 
 
 def _to_tensor(argument: str, x: Any) -> Tensor:
-    if hasattr(x, "tocsr"):
-        raise bad(argument, "a dense array (x.toarray() of a sparse one)", type(x).__name__)
+    refuse_sparse(argument, x)
     try:
         array = np.ascontiguousarray(x)
     except ValueError:  # rows of unequal shape
@@ -107,6 +106,12 @@ def _to_tensor(argument: str, x: Any) -> Tensor:
     if not array.flags.writeable:  # torch would warn; tables lend their columns so
         array = array.copy()
     return torch.from_numpy(array)
+
+
+def refuse_sparse(argument: str, x: Any) -> None:
+    """Refuse a sparse matrix of scipy."""
+    if hasattr(x, "tocsr"):
+        raise bad(argument, "a dense array (x.toarray() of a sparse one)", type(x).__name__)
 
 
 def _read_objects(argument: str, array: Array) -> Array:

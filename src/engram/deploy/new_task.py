@@ -16,7 +16,12 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from engram import keys
-from engram.data.conversion import refuse_repeated_labels, to_class_ids, to_inputs
+from engram.data.conversion import (
+    refuse_repeated_labels,
+    refuse_sparse,
+    to_class_ids,
+    to_inputs,
+)
 from engram.data.dataset import Data
 from engram.data.label_checks import check_one_type, to_whole_numbers
 from engram.data.tables.table_rows import is_table
@@ -107,6 +112,7 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
     A learner of texts takes texts, or the token ids that its tokeniser makes of them. Tables are
     encoded as the first one was; what it did not have is warned about.
     """
+    refuse_sparse(argument, x)
     if about is not None and is_table(x):
         x, report = encode_inputs(x, about, argument)
         if report is not None:
