@@ -1,4 +1,4 @@
-"""Detectors that are fitted anew after every task, to the rows of the memory, and what they keep."""
+"""Detectors that are fitted anew after every task to the rows of the memory, and what they keep."""
 
 from __future__ import annotations
 
@@ -145,16 +145,18 @@ def test_the_contract_holds():
 
 def test_tuned_once_and_fitted_anew():
     detector = novelty.Tuned(EVERY[1], {"k": [1, 3]})
-    stream = engram.class_incremental(engram.load("blobs", classes=6), classes_per_task=2, valid=0.2)
+    stream = engram.class_incremental(
+        engram.load("blobs", classes=6), classes_per_task=2, valid=0.2
+    )
     result = engram.run(stream, method="ER", detectors=[detector], epochs=1, device="cpu",
                         outside={"data": "blobs", "data_options": {"seed": 1}})  # fmt: skip
     assert result.tuned()["value"].isin([1, 3]).all()
 
 
 def test_which_methods_have_rows_to_fit_to():
-    kept = {name: rereads_rows(build_method(name)) for name in
-            ("ER", "ICaRL", "Joint", "ER+EWC", "LwF", "Finetune", "LatentReplay", "DGR")}  # fmt: skip
-    assert [name for name, there in kept.items() if there] == ["ER", "ICaRL", "Joint", "ER+EWC"]
+    names = ("ER", "ICaRL", "Joint", "ER+EWC", "LwF", "Finetune", "LatentReplay", "DGR")
+    kept = [name for name in names if rereads_rows(build_method(name))]
+    assert kept == ["ER", "ICaRL", "Joint", "ER+EWC"]
 
 
 def test_refused_before_anything_is_learnt():

@@ -273,13 +273,13 @@ def select_labelled(data: Data, rows: Tensor) -> tuple[Tensor, Any]:
 
 def key_detectors(specs: Any) -> dict[str, Detector]:
     """Return detectors by the keys of their states, as in a run."""
-    found = key_probes(build_detectors({"detectors": specs}))
+    found = cast(dict[str, Detector], key_probes(build_detectors({"detectors": specs})))
     for detector in found.values():
         detector.check_refit()
         if detector.outside:
             expected = "detectors that need no outside set"
             raise bad("detectors", expected, detector.name)
-    return cast(dict[str, Detector], found)
+    return found
 
 
 def refuse_for_label_sets(detectors: Iterable[Detector]) -> None:
