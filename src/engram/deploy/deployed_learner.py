@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import warnings
@@ -155,14 +156,25 @@ class Learner(Estimator):
         An error leaves the learner unchanged.
         """
         with self._lock:
+            return self.learn_task(self.prepare_task(x, y, valid=valid), progress=progress)
+
+    def prepare_task(
+        self, x: Any, y: Any = None, *, valid: tuple[Any, Any] | None = None
+    ) -> NewTask:
+        """Check rows as `learn` does, and return them as it would learn them; nothing changes."""
+        about = None if self._portable is None else self._portable.facts["inputs"]
+        if isinstance(x, Data):
+            x, y, valid, about = self._given(x, y, valid, about)
+        new = NewTask.from_arrays(x, y, valid, about)
+        self.check_task(new)
+        return new
+
+    def learn_task(self, new: NewTask, *, progress: Progress | None = None) -> Self:
+        """Learn what `prepare_task` returned."""
+        with self._lock:
             found = self._portable
-            about = None if found is None else found.facts["inputs"]
-            if isinstance(x, Data):
-                x, y, valid, about = self._given(x, y, valid, about)
-            new = NewTask.from_arrays(x, y, valid, about)
-            self.check_task(new)
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
-                warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=2)
+                warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=3)
             held, detectors = CalibrationRows.from_state(found), self._detectors_to_fit()
             if self.calibration:
                 new, held = hold_out_rows(new, found, most=self.calibration, seed=self.seed)
@@ -187,6 +199,14 @@ class Learner(Estimator):
     def _detectors_to_fit(self) -> dict[str, Detector]:
         method = self._settings.method
         return choose_fits(self._keyed, self.refit, method, limited=self._limited)
+
+    def copy(self) -> Self:
+        """Return a learner with the same state; what one learns, the other does not."""
+        with self._lock:
+            other = copy.copy(self)
+            other._lock, other._training = threading.RLock(), dict(self._training)
+            other.notes = dict(self.notes)
+        return other
 
     @staticmethod
     def _given(data: Data, y: Any, valid: Any, about: dict[str, Any] | None) -> LearnerData:
