@@ -34,7 +34,7 @@ from engram.deploy.table_inputs import describe_first, read_later_table, transla
 from engram.engine.backend import resolve_device
 from engram.engine.portable_state import PortableState
 from engram.engine.training import Training
-from engram.errors import EngramError, bad, check_int, unknown
+from engram.errors import EngramError, bad, check_choice, check_int, unknown
 from engram.experiments.build_methods import build_method
 from engram.experiments.build_probes import build_detectors, key_probes
 from engram.experiments.plain_values import from_plain, to_plain
@@ -43,16 +43,16 @@ from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import pick, stack
 from engram.losses import multi_hot
 from engram.memory import Memory
-from engram.methods.method import Method
+from engram.methods.method import Method, rereads_rows
 from engram.metrics import precision_weighted_jaccard
-from engram.novelty.detector import Detector, gather_facts
+from engram.novelty.detector import REFITS, Detector, gather_facts
 from engram.probes.stage_view import StageView
 from engram.records.scored_items import EvaluationItems
 from engram.records.stage_result import StageResult
 
 TRAINING_PARAMETERS = tuple(one.name for one in fields(Training))
 OWN_PARAMETERS = (
-    "method", "model", "memory", "capacity", "detectors", "calibration", "seed", "device",
+    "method", "model", "memory", "capacity", "detectors", "refit", "calibration", "seed", "device",
 )  # fmt: skip
 
 
@@ -68,6 +68,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     memory: Memory | int | None
     capacity: int
     detectors: Any
+    refit: str | None
     calibration: int
     seed: int
     device: str
@@ -75,6 +76,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _settings: LearnerSettings
     _device: torch.device
     _keyed: dict[str, Detector]
+    _limited: bool  # whether detectors keep a limited number of rows of each class
     _lock: Any
     _portable: PortableState | None
     _snapshot: LearnerSnapshot | None
@@ -155,7 +157,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         usual = {"memory": None, "capacity": 16, "detectors": self.detectors, "device": self.device}
-        usual |= to_plain(Training()) | {"calibration": 0}
+        usual |= to_plain(Training()) | {"calibration": 0, "refit": None}
         given = {k: v for k, v in self.get_params().items() if k not in usual or v != usual[k]}
         shown = ", ".join(f"{k}={v!r}" for k, v in given.items())
         return f"{type(self).__name__}({shown})"
@@ -227,7 +229,8 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )  # fmt: skip
         check_int("calibration", self.calibration)
         self._device = resolve_device(self.device)
-        self._keyed = key_detectors(self.detectors)
+        self._keyed, self._limited = key_detectors(self.detectors), True
+        check_refits(self.refit, self._keyed.values(), method)
 
     def _publish(self, found: PortableState) -> None:
         """Publish the learnt state to readers by a single assignment, so never half of it."""
@@ -335,12 +338,13 @@ def select_labelled(data: Data, rows: Tensor, kind: str = "") -> tuple[Tensor, A
 
 def key_detectors(specs: Any) -> dict[str, Detector]:
     """Return detectors by the keys of their states, as in a run."""
-    found = key_probes(build_detectors({"detectors": specs}))
+    found = cast(dict[str, Detector], key_probes(build_detectors({"detectors": specs})))
     for detector in found.values():
+        detector.check_refit()
         if detector.outside:
             expected = "detectors that need no outside set"
             raise bad("detectors", expected, detector.name)
-    return cast(dict[str, Detector], found)
+    return found
 
 
 def refuse_for_label_sets(detectors: Iterable[Detector]) -> None:
@@ -351,12 +355,54 @@ def refuse_for_label_sets(detectors: Iterable[Detector]) -> None:
             raise bad("detectors", expected, f"{detector.name}, for sets of labels")
 
 
+def check_refits(refit: str | None, detectors: Iterable[Detector], method: Method) -> None:
+    """Raise for detectors that shall be fitted to the memory of a method that keeps no rows."""
+    if refit is not None:
+        check_choice("refit", refit, REFITS)
+    if not rereads_rows(method) and "memory" in (refit, *(one.refit for one in detectors)):
+        expected = f"'never', because {type(method).__name__} keeps no rows of earlier tasks"
+        raise bad("refit", expected, "memory")
+
+
+def choose_fits(
+    detectors: Mapping[str, Detector], refit: str | None, method: Method, *, limited: bool
+) -> dict[str, Detector]:
+    """Return detectors as a learner fits them: on which rows, and with how many to keep.
+
+    Examples
+    --------
+    >>> from engram.novelty import KNN
+    >>> for name in ("ER", "EWC"):
+    ...     print(choose_fits({"knn": KNN()}, None, build_method(name), limited=True)["knn"].name)
+    knn refit=memory per_class=50
+    knn per_class=50
+    """
+    refit = refit or ("memory" if rereads_rows(method) else "never")
+    found = {}
+    for key, detector in detectors.items():
+        if detector.fits and refit == "memory":
+            detector = replace(detector, refit=refit)
+        found[key] = detector.limit_rows() if limited else detector
+    return found
+
+
+def without_refitted(found: PortableState, detectors: Mapping[str, Detector]) -> PortableState:
+    """Return a state without those of detectors that are fitted anew."""
+    anew = [key for key, one in detectors.items() if one.refit == "memory"]
+    lost = tuple(f"probes/{key}/" for key in anew)
+    tensors = {name: one for name, one in found.tensors.items() if not name.startswith(lost)}
+    parts = found.facts["structure"]["dict"]
+    kept = {k: v for k, v in parts["probes"]["dict"].items() if k not in anew}
+    structure = {"dict": {**parts, "probes": {"dict": kept}}}
+    return PortableState(tensors, {**found.facts, "structure": structure})
+
+
 def fit_detectors(
     detectors: Mapping[str, Detector], learner: RunLearner, method: Method
 ) -> dict[str, Any]:  # fmt: skip
     """Fit every detector after the task just learnt, and return the states.
 
-    A detector that needs fitting, but has not seen the earlier tasks, has no state.
+    A detector that goes on fitting, but has not seen the earlier tasks, has no state.
     """
     result = StageResult(
         stage=learner.stage, stream=learner.stream, method=method, seed=learner.seed,
@@ -365,10 +411,10 @@ def fit_detectors(
     )  # fmt: skip
     view, found = StageView([result]), {}
     for key, detector in detectors.items():
-        before = learner.probes.get(key)
+        before, anew = learner.probes.get(key), detector.refit == "memory"
         if not learner.stage:
             detector.refuse(gather_facts(learner))
-        if learner.stage and before is None and detector.fits:
+        if learner.stage and before is None and detector.fits and not anew:
             continue
         state = detector.fit_stage(view.for_probe(detector.needs, stack([before or {}])))
         found[key] = pick(state, 0)
