@@ -21,7 +21,13 @@ from engram.learner.objectives import Objective
 from engram.learner.parameter_layout import Networks, network_modules, network_settings
 from engram.learner.row_features import RowFeatures
 from engram.learner.structural_key import ByIdentity, structural_key
-from engram.methods.method import FROZEN_TRANSFORMER, RootFile, check_networks, tells_task
+from engram.methods.method import (
+    FROZEN_TRANSFORMER,
+    RootFile,
+    check_networks,
+    rereads_rows,
+    tells_task,
+)
 from engram.models.adapter import adapt
 from engram.models.block_views import need_blocks, outline_blocks
 from engram.models.build import build
@@ -76,6 +82,7 @@ class LearnerFactory:
             reads=run.method.reads,
             answer=run.method.answer if run.method.implements("answer") else None,
             tells_task=tells_task(run.method, run.stream.head),
+            rereads=rereads_rows(run.method),
         )
 
     def feed(self, run: Run) -> Feed:
