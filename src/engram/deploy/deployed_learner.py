@@ -175,6 +175,8 @@ class Learner(Estimator):
             raise bad(name, "a table as x, which it is about", value)
         elif isinstance(x, Data):
             x, y, valid, about = self._given(x, y, valid, about)
+        elif y is None:
+            raise bad("y", "a label for each row", None)
         new = replace(NewTask.from_arrays(x, y, valid, about), report=report)
         self.check_task(new)
         return new
