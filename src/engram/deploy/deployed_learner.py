@@ -23,11 +23,13 @@ from engram.deploy.estimator import (
     LearnerData,
     LearnerNotFitted,
     choose_detector,
+    choose_fits,
     fit_detectors,
     key_detectors,
     name_labels,
     read_learner_data,
     refuse_for_label_sets,
+    without_refitted,
 )
 from engram.deploy.new_task import (
     Array,
@@ -45,7 +47,7 @@ from engram.engine.backend import probe_numerics
 from engram.engine.engine import Engine
 from engram.engine.portable_state import CONSTANTS, PortableState, export_state, restore_state
 from engram.engine.run_definition import Run
-from engram.errors import EngramError, bad, wrap_read_errors
+from engram.errors import BadArgument, EngramError, bad, wrap_read_errors
 from engram.experiments.build_methods import build_method, forbid_user_code
 from engram.experiments.build_probes import build_detectors
 from engram.experiments.model_file import describe_origin, load_model, save_model
@@ -53,7 +55,8 @@ from engram.experiments.recipe_sections import check_model_section
 from engram.io import make_folders
 from engram.learner.learner import RunLearner as EngineLearner
 from engram.memory import Memory
-from engram.methods.method import Method
+from engram.methods.method import Method, rereads_rows
+from engram.novelty.detector import Detector
 
 Progress = Callable[[int, int], None]
 TRUST_HINT = (
@@ -85,6 +88,11 @@ class Learner(Estimator):
         Initial number of output columns.
     detectors
         Novelty detectors, fitted after every task; `novelty` uses the first by default.
+    refit
+        ``memory``: after every task, detectors are fitted anew with the present network, to the
+        rows of the task and of the method's memory, never to calibration rows. ``never``: what was
+        fitted to a task stays as it was, although the network goes on changing. None: ``memory``
+        where the method keeps rows of earlier tasks, else ``never``.
     calibration
         Rows of each class, at most, that are held out of training and kept for `alarm`.
     device
@@ -117,16 +125,17 @@ class Learner(Estimator):
         memory: Memory | int | None = None,
         capacity: int = 16,
         detectors: Sequence[Any] = ("Energy",),
+        refit: str | None = None,
         calibration: int = 0,
         seed: int = 0,
         device: str = "auto",
         **training: Any,
     ) -> None:
         self.method, self.model, self.memory, self.capacity = method, model, memory, capacity
-        self.detectors, self.calibration = detectors, calibration
+        self.detectors, self.refit, self.calibration = detectors, refit, calibration
         self.seed, self.device = seed, device
         self._training, self._lock = dict(training), threading.RLock()
-        self.notes: dict[str, Any] = {}  # the user's plain values, saved in files
+        self.notes = {}
         self._forget()
         self._check()
 
@@ -176,7 +185,7 @@ class Learner(Estimator):
         elif isinstance(x, Data):
             x, y, valid, about = self._given(x, y, valid, about)
         elif y is None:
-            raise bad("y", "a label for each row", None)
+            raise BadArgument("y: Learner requires y to be passed, but the target y is None")
         new = replace(NewTask.from_arrays(x, y, valid, about), report=report)
         self.check_task(new)
         return new
@@ -189,16 +198,18 @@ class Learner(Estimator):
                 new.report.warn()
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
                 warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=3)
-            held = CalibrationRows.from_state(found)
+            held, detectors = CalibrationRows.from_state(found), self._detectors_to_fit()
             if self.calibration:
                 new, held = hold_out_rows(new, found, most=self.calibration, seed=self.seed)
             stream = extend_stream(found, new, self._settings)
+            if found is not None:
+                found = without_refitted(found, detectors)
             if found is not None and lacks_room(found, self._settings, stream):
-                found = widen_learner(found, self._settings, stream, self._keyed)
+                found = widen_learner(found, self._settings, stream, detectors)
             run = self._settings.run(stream)
             learner = _train_last_task(run, found, self._device, progress)
             with probe_numerics(run.training.precision):
-                learner.probes = fit_detectors(self._keyed, learner, run.method)
+                learner.probes = fit_detectors(detectors, learner, run.method)
             self._kind = new.kind
             learnt = export_state(learner, run)
             # the fill value of NaN cannot be found from rows that are filled already
@@ -207,6 +218,10 @@ class Learner(Estimator):
                 learnt.tensors.update(held.tensors())
             self._publish(learnt)
         return self
+
+    def _detectors_to_fit(self) -> dict[str, Detector]:
+        method = self._settings.method
+        return choose_fits(self._keyed, self.refit, method, limited=self._limited)
 
     def copy(self) -> Self:
         """Return a learner with the same state; what one learns, the other does not."""
@@ -379,8 +394,11 @@ class Learner(Estimator):
                 model = check_model_section(_model_from(made["model"]))
         own = cls(
             method, model, detectors=detectors, seed=found.facts["seed"], device=device,
-            capacity=found.columns, calibration=made.get("calibration", 0), **made["training"],
+            capacity=found.columns, refit=made.get("refit"),
+            calibration=made.get("calibration", 0), **made["training"],
         )  # fmt: skip
+        # detectors of a run, or of an older file, that are not fitted anew go on as they were
+        own._limited = "refit" in made or rereads_rows(own._settings.method)
         own._settings = replace(own._settings, head=found.facts["head"])
         own.notes = dict(made.get("notes") or {})
         own._kind = made.get("labels") or label_kind(found.facts["classes"])
@@ -401,7 +419,8 @@ class Learner(Estimator):
             method=now.method, model=now.model, training=now.training, labels=self._kind,
             detectors=self._keyed.values(),
         )  # fmt: skip
-        return {**made, "calibration": self.calibration}
+        refit = {"refit": self.refit} if self._limited else {}
+        return {**made, **refit, "calibration": self.calibration}
 
 
 def _find_detector(now: LearnerSnapshot, spec: Any) -> str:

@@ -16,7 +16,12 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from engram import keys
-from engram.data.conversion import refuse_repeated_labels, to_class_ids, to_inputs
+from engram.data.conversion import (
+    refuse_repeated_labels,
+    refuse_sparse,
+    to_class_ids,
+    to_inputs,
+)
 from engram.data.dataset import Data
 from engram.data.label_checks import check_one_type, to_whole_numbers
 from engram.data.tables.table_rows import is_table
@@ -114,6 +119,7 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
     A learner of texts takes texts, or the token ids that its tokeniser makes of them. Tables are
     encoded as the first one was; what it did not have is warned about.
     """
+    refuse_sparse(argument, x)
     if about is not None and is_table(x):
         x, report = encode_inputs(x, about, argument)
         if report is not None:
@@ -128,8 +134,11 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
         return tensor.detach().cpu()
     shape = tuple(about["shape"])
     if tuple(tensor.shape[1:]) != shape:
-        one = " (one input: x[None])" if tuple(tensor.shape) == shape else ""
-        raise bad(argument, f"rows of shape {shape}, as in training{one}", tuple(tensor.shape[1:]))
+        hint = " (one input: x[None])" if tuple(tensor.shape) == shape else ""
+        if len(shape) == 1 and tensor.ndim == 2:  # in scikit-learn's words
+            has, wants = tensor.shape[1], shape[0]
+            hint = f": X has {has} features, but Learner is expecting {wants} features as input"
+        raise bad(argument, f"rows of shape {shape}, as in training{hint}", tuple(tensor.shape[1:]))
     wanted = DTYPES[about["dtype"]]
     if wanted == torch.int32 and not bool(((tensor >= 0) & (tensor % 1 == 0)).all()):
         raise bad(argument, "texts, or token ids, as in training", "other numbers")
@@ -466,6 +475,10 @@ class OpenEndedStream(Stream):
     @property
     def train_sizes(self) -> tuple[int, ...]:
         return self.sizes or super().train_sizes
+
+    def count_groups(self) -> int:
+        """Count the classes: one that came in many tasks need not keep items of each of them."""
+        return int(self.visible.any(0).sum())
 
     @cached_property
     def order(self) -> tuple[int, ...]:
