@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers
     from engram.per_run import PerRun
     from engram.probes.probe import Probe
     from engram.records import Result, from_csv, import_log, read
+    from engram.serve.client import Client
     from engram.streams import (
         Stream,
         Task,
@@ -59,6 +60,7 @@ _MODULE_OF = {
     **dict.fromkeys(("joint", "hierarchical", "iirc", "permuted", "rotated"), "streams"),
     **dict.fromkeys(("blurry", "new_instances", "online", "balance", "reorder"), "streams"),
     **dict.fromkeys(("tinyimagenet_seq", "eight_task"), "streams"),
+    "Client": "serve.client",
     **dict.fromkeys(("Gate", "Learner", "ModelStore"), "deploy"),
     "Memory": "memory",
     "PerRun": "per_run",
@@ -105,6 +107,7 @@ _PACKAGES = (
 __all__ = [
     "AccessError",
     "BadArgument",
+    "Client",
     "Data",
     "Detector",
     "EngramError",

@@ -177,7 +177,7 @@ def test_exported_programs_answer_alike(six, tmp_path, monkeypatch):
     with pytest.raises(engram.BadArgument, match=r"\.pt2 \(torch\) or \.onnx"):
         learner.export(tmp_path / "net.bin")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
-    with pytest.raises(engram.BadArgument, match=r"pip install 'engram\[onnx\]'"):
+    with pytest.raises(engram.BadArgument, match=r"pip install 'engram-cl\[onnx\]'"):
         learner.export(tmp_path / "net.onnx")
 
 
