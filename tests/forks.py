@@ -24,7 +24,7 @@ FORKS.set_forkserver_preload(
         "torch._dynamo",
         "pytest",
         "tests.test_kills",
-        "tests.deploy.test_store_kills",
+        "engram.deploy.model_store",
         "tests.experiments.test_concurrent_processes",
         "tests.experiments.test_step_checkpoints",
     ]

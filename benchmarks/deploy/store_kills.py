@@ -45,10 +45,10 @@ def make_week(seed: int) -> tuple[Any, Any]:
     return np.float32(4 * np.eye(8)[y] + rng.normal(size=(len(y), 8))), y
 
 
-def make_store(folder: Path, rows_learnt: int = 1) -> ModelStore:
+def make_store(folder: Path) -> ModelStore:
     """A store with its first version."""
     learner = engram.Learner(
-        "ER", {"name": "mlp", "hidden": [16]}, memory=100, calibration=40, epochs=8,
+        "ER", {"name": "mlp", "hidden": [16]}, memory=500, calibration=40, epochs=8,
         batch_size=32, lr=0.02, device="cpu",
     )  # fmt: skip
     return ModelStore.create(folder, learner.learn(*make_week(0)), keep=4)

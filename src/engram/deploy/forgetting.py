@@ -59,8 +59,8 @@ class Wanted(NamedTuple):
     def find(self, x: Tensor | None, y: Array, names: Sequence[str]) -> Array:
         """Return which rows [n] with columns [n] or [n, L] are meant; without `x` by class only."""
         columns = [c for c, name in enumerate(names) if name in self.classes]
-        among = np.isin(y, columns)
-        found: Array = among.any(1) if among.ndim > 1 else among
+        among: Array = np.isin(y, columns)
+        found: Array = np.asarray(among.any(1)) if among.ndim > 1 else among
         if x is not None and len(x) and len(self.hashes):
             found = found | np.isin(hash_rows(x.numpy()), self.hashes)
         return found
