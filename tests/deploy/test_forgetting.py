@@ -136,6 +136,25 @@ def test_training_anew_unlearns(rows):
     assert bare.classes_.tolist() == [0, 1, 2, 3]
 
 
+def test_detectors_are_fitted_to_what_remains(rows):
+    x, _, test = rows
+    one = taught(rows, "IncrementalJoint", detectors=["Mahalanobis", "KNN"])
+    before = {name: one.novelty(test, detector=name) for name in ("Mahalanobis", "KNN")}
+    found = one.forget(rows=x[:20])
+    assert not any("after the next learning" in text for text in found.remains)
+    for name, scores in before.items():
+        now = one.novelty(test, detector=name)
+        assert np.isfinite(now).all()
+        assert (now != scores).any()
+    # KNN's bank holds one row less for each that is forgotten
+    ranks = [value for name, value in one._portable.tensors.items() if name.endswith("rank")]
+    assert int((ranks[0] > 0).sum()) == len(one._portable.tensors["rows/x"])
+    bare = taught(rows, "EWC", detectors=["Energy", "KNN"])
+    assert bare.forget(rows=x[:20]).remains[-1].endswith("can be used after the next learning")
+    with pytest.raises(BadArgument, match="has seen all tasks"):
+        bare.novelty(test, detector="KNN")
+
+
 def test_ranks_have_no_gaps():
     stages, columns = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0, 1, 1, 1])
     assert close_gaps(stages, columns, torch.tensor([3, 1, 5, 7, 0])).tolist() == [1, 0, 0, 1, 0]

@@ -82,6 +82,8 @@ def predict(
     learner = open_model(source, label, seed, order, device, trust)
     about = learner.snapshot.facts["inputs"]
     asked = read_inputs(data, about, drop=drop or (), root=str(root) if root else None)
+    for line in () if asked.report is None else asked.report.warnings:
+        say(f"warning: {line}", style="yellow")
     where = _task_index(learner, task)
     table = _prediction_table(learner, asked, where, probabilities)
     if novelty or detector is not None or rate is not None:

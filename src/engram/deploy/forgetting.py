@@ -12,8 +12,10 @@ from torch import Tensor
 from engram.data.fingerprint import hash_rows
 from engram.deploy.calibration import CalibrationRows
 from engram.deploy.new_task import Array, NewTask, hide_later_labels
+from engram.engine.checkpoints import tree_structure
 from engram.engine.portable_state import CONSTANTS, PortableState
 from engram.errors import EngramError, bad, plural, unknown
+from engram.learner.tensor_tree import flatten
 
 WEIGHTS = "the weights were trained on them (retrain=True trains new ones without them)"
 
@@ -154,6 +156,15 @@ def drop_detectors(found: PortableState, keys: Collection[str]) -> PortableState
     kept = {k: v for k, v in parts["probes"]["dict"].items() if k not in keys}
     structure = {"dict": {**parts, "probes": {"dict": kept}}}
     return PortableState(tensors, {**found.facts, "structure": structure})
+
+
+def add_detectors(found: PortableState, states: Mapping[str, Any]) -> PortableState:
+    """Return a state with what some detectors were fitted to."""
+    tensors = {name: one.cpu().contiguous() for name, one in flatten({"probes": states}).items()}
+    parts = found.facts["structure"]["dict"]
+    every = {**parts["probes"]["dict"], **tree_structure(dict(states))["dict"]}
+    structure = {"dict": {**parts, "probes": {"dict": every}}}
+    return PortableState({**found.tensors, **tensors}, {**found.facts, "structure": structure})
 
 
 def _describe_rest(found: PortableState, wanted: Wanted) -> tuple[str, ...]:

@@ -295,8 +295,8 @@ class ModelStore:
 
     # -- writing -----------------------------------------------------------------------------------
     def learn(
-        self, x: Any, y: Any = None, *, valid: tuple[Any, Any] | None = None,
-        classes: Sequence[Any] | None = None, note: str = "",
+        self, x: Any, y: Any = None, *, label: str | Sequence[str] | None = None,
+        valid: Any = None, classes: Sequence[Any] | None = None, note: str = "",
         notes: Mapping[str, Any] | None = None, check: bool = True,
         progress: Progress | None = None,
     ) -> Version:  # fmt: skip
@@ -307,6 +307,8 @@ class ModelStore:
 
         Parameters
         ----------
+        label
+            Of a table without `y`, as for `Learner.learn`.
         classes
             Labels that these rows should have; one without rows is a reason to refuse.
         note, notes
@@ -316,7 +318,7 @@ class ModelStore:
         """
         with self._writing():
             served = self._current_learner()
-            new = served.prepare_task(x, y, valid=valid)
+            new = served.prepare_task(x, y, label=label, valid=valid)
             gate = self.gate if check else None
             if gate is not None and (missing := explain_no_gate(served)):
                 raise EngramError(missing)
