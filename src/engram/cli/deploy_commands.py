@@ -82,6 +82,8 @@ def predict(
     learner = open_model(source, label, seed, order, device, trust)
     about = learner.snapshot.facts["inputs"]
     asked = read_inputs(data, about, drop=drop or (), root=str(root) if root else None)
+    for line in () if asked.report is None else asked.report.warnings:
+        say(f"warning: {line}", style="yellow")
     where = _task_index(learner, task)
     table = _prediction_table(learner, asked, where, probabilities)
     if novelty or detector is not None or rate is not None:
@@ -306,7 +308,7 @@ def _need_extra() -> None:
     missing = [name for name in wanted if importlib.util.find_spec(name) is None]
     if missing:
         raise EngramError(
-            f"engram serve needs {' and '.join(missing)}: pip install 'engram[serve]'"
+            f"engram serve needs {' and '.join(missing)}: pip install 'engram-cl[serve]'"
         )
 
 

@@ -20,7 +20,13 @@ from engram.learner.learner import RunLearner
 from engram.learner.objectives import Objective
 from engram.learner.parameter_layout import Networks, network_modules, network_settings
 from engram.learner.structural_key import ByIdentity, structural_key
-from engram.methods.method import FROZEN_TRANSFORMER, RootFile, check_networks, tells_task
+from engram.methods.method import (
+    FROZEN_TRANSFORMER,
+    RootFile,
+    check_networks,
+    rereads_rows,
+    tells_task,
+)
 from engram.models.adapter import adapt
 from engram.models.block_views import need_blocks, outline_blocks
 from engram.models.build import build
@@ -72,6 +78,7 @@ class LearnerFactory:
             reads=run.method.reads,
             answer=run.method.answer if run.method.implements("answer") else None,
             tells_task=tells_task(run.method, run.stream.head),
+            rereads=rereads_rows(run.method),
         )
 
     def feed(self, run: Run) -> Feed:

@@ -38,6 +38,7 @@ class LearningJob:
     seconds: float = 0.0
     request: str = ""  # id of the request that asked for it
     version: int | None = None  # what it became in a store of versions
+    table: dict[str, Any] | None = None  # what its rows had that the first table did not
 
 
 class JobQueue:
