@@ -18,6 +18,7 @@ import torch
 from engram.data.dataset import Data
 from engram.data.tables.table_rows import is_table
 from engram.data.tables.table_schema import TableReport, TableSchema
+from engram.data.texts.tokenization import are_texts
 from engram.deploy.calibration import DEFAULT_RATE, Alarms, CalibrationRows, hold_out_rows
 from engram.deploy.estimator import (
     Estimator,
@@ -47,6 +48,7 @@ from engram.deploy.new_task import (
     Array,
     NewTask,
     convert_inputs,
+    describe_texts,
     extend_stream,
     label_kind,
     labels_to_names,
@@ -202,6 +204,8 @@ class Learner(Estimator):
             x, y, valid, about = self._given(x, y, valid, about)
         elif y is None:
             raise BadArgument("y: Learner requires y to be passed, but the target y is None")
+        elif about is None and are_texts(x):
+            about = describe_texts(x, self.model)
         new = replace(NewTask.from_arrays(x, y, valid, about), report=report)
         self.check_task(new)
         return new
