@@ -25,6 +25,7 @@ from engram.methods.er_ace import ERACE
 from engram.methods.er_infinite import ERInfinite
 from engram.methods.ewc import EWC
 from engram.methods.ewcpp import EWCpp
+from engram.methods.fdr import FDR
 from engram.methods.fecam import FeCAM
 from engram.methods.finetune import Finetune
 from engram.methods.foster import FOSTER
@@ -78,6 +79,7 @@ __all__ = [
     "EASE",
     "ERACE",
     "EWC",
+    "FDR",
     "FOSTER",
     "GEM",
     "GPM",
