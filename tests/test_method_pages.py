@@ -43,7 +43,7 @@ OUTSIDE = {
     "AdamNSCL", "APER", "BiC", "CBRS", "ClassifierAlignment", "CLSER", "CODAPrompt", "DERpp",
     "DualPrompt", "DynamicER", "EASE", "ERACE", "FDR", "FeCAM", "FOSTER", "GDumb", "GPM", "GSS",
     "HAT", "InfLoRA", "Join", "L2P", "LaMAML", "MER", "MIR", "NCM", "OWM", "PackNet", "PCR", "PNN",
-    "PODNet", "RanPAC", "SCR", "SLCA", "SLDA", "SupSup", "WA", "XDER",
+    "PODNet", "RanPAC", "SCR", "SeparateNetworks", "SLCA", "SLDA", "SupSup", "WA", "XdG", "XDER",
 }  # fmt: skip
 NO_NAME = "no such name"
 

@@ -60,6 +60,7 @@ from engram.methods.ranpac import RanPAC
 from engram.methods.replay import Replay
 from engram.methods.rwalk import RWalk
 from engram.methods.scr import SCR
+from engram.methods.separate_networks import SeparateNetworks
 from engram.methods.si import SI
 from engram.methods.slca import SLCA
 from engram.methods.slda import SLDA
@@ -68,6 +69,7 @@ from engram.methods.supsup import SupSup
 from engram.methods.twp import TWP
 from engram.methods.wa import WA
 from engram.methods.xder import XDER
+from engram.methods.xdg import XdG
 
 __all__ = [
     "AGEM",
@@ -130,5 +132,7 @@ __all__ = [
     "RWalk",
     "RanPAC",
     "Replay",
+    "SeparateNetworks",
     "SupSup",
+    "XdG",
 ]

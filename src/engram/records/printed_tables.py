@@ -41,7 +41,8 @@ def reference(
     (cnd also nd_method, backbone; rwalk also params), printed_stage, printed_value, doubt ("" for
     none; code bases also params, repetitions, seeds and seconds: the numbers whose mean the value
     is, and of the processor). A value is NaN if the printed number is illegible. Units are the
-    paper's: fractions in confer and iirc, percent in cgl and cnd, in rwalk percent for A and fractions for F and I.
+    paper's: fractions in confer and iirc, percent in cgl and cnd, in rwalk percent for A and
+    fractions for F and I.
 
     ConFER's forgetting is corrected as described for `confer_cf_columns`; `printed_stage` and
     `printed_value` keep what the paper shows.
