@@ -127,7 +127,7 @@ def bound_difference(
     --------
     >>> low, high = bound_difference(np.array([81.0, 82.0, 83.0]), np.array([81.0, 81.5, 82.0]))
     >>> round(low, 2), round(high, 2)
-    (-1.04, 2.04)
+    (-1.03, 2.03)
     """
     from scipy.stats import t  # imported here because it takes a second
 
