@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from engram.data.dataset import Data
@@ -23,19 +24,35 @@ from engram.deploy.estimator import (
     LearnerData,
     LearnerNotFitted,
     choose_detector,
+    choose_fits,
     fit_detectors,
     key_detectors,
     name_labels,
     read_learner_data,
     refuse_for_label_sets,
+    without_refitted,
+)
+from engram.deploy.forgetting import (
+    Forgotten,
+    Wanted,
+    add_detectors,
+    check_classes,
+    drop_detectors,
+    forgotten_columns,
+    move_calibration,
+    remaining_tasks,
+    remove_rows,
 )
 from engram.deploy.new_task import (
     Array,
     NewTask,
+    convert_inputs,
     extend_stream,
     label_kind,
+    labels_to_names,
     learns_sets,
     remaining_rows,
+    remaining_stream,
 )
 from engram.deploy.program_export import export_program
 from engram.deploy.snapshot import LearnerSnapshot
@@ -43,9 +60,10 @@ from engram.deploy.table_inputs import is_bytes, read_first_table, read_later_ta
 from engram.deploy.widen_head import lacks_room, widen_learner
 from engram.engine.backend import probe_numerics
 from engram.engine.engine import Engine
+from engram.engine.factory import LearnerFactory
 from engram.engine.portable_state import CONSTANTS, PortableState, export_state, restore_state
 from engram.engine.run_definition import Run
-from engram.errors import EngramError, bad, wrap_read_errors
+from engram.errors import BadArgument, EngramError, bad, wrap_read_errors
 from engram.experiments.build_methods import build_method, forbid_user_code
 from engram.experiments.build_probes import build_detectors
 from engram.experiments.model_file import describe_origin, load_model, save_model
@@ -53,7 +71,8 @@ from engram.experiments.recipe_sections import check_model_section
 from engram.io import make_folders
 from engram.learner.learner import RunLearner as EngineLearner
 from engram.memory import Memory
-from engram.methods.method import Method
+from engram.methods.method import Method, rereads_rows
+from engram.novelty.detector import Detector
 
 Progress = Callable[[int, int], None]
 TRUST_HINT = (
@@ -85,6 +104,11 @@ class Learner(Estimator):
         Initial number of output columns.
     detectors
         Novelty detectors, fitted after every task; `novelty` uses the first by default.
+    refit
+        ``memory``: after every task, detectors are fitted anew with the present network, to the
+        rows of the task and of the method's memory, never to calibration rows. ``never``: what was
+        fitted to a task stays as it was, although the network goes on changing. None: ``memory``
+        where the method keeps rows of earlier tasks, else ``never``.
     calibration
         Rows of each class, at most, that are held out of training and kept for `alarm`.
     device
@@ -117,16 +141,17 @@ class Learner(Estimator):
         memory: Memory | int | None = None,
         capacity: int = 16,
         detectors: Sequence[Any] = ("Energy",),
+        refit: str | None = None,
         calibration: int = 0,
         seed: int = 0,
         device: str = "auto",
         **training: Any,
     ) -> None:
         self.method, self.model, self.memory, self.capacity = method, model, memory, capacity
-        self.detectors, self.calibration = detectors, calibration
+        self.detectors, self.refit, self.calibration = detectors, refit, calibration
         self.seed, self.device = seed, device
         self._training, self._lock = dict(training), threading.RLock()
-        self.notes: dict[str, Any] = {}  # the user's plain values, saved in files
+        self.notes = {}
         self._forget()
         self._check()
 
@@ -175,6 +200,8 @@ class Learner(Estimator):
             raise bad(name, "a table as x, which it is about", value)
         elif isinstance(x, Data):
             x, y, valid, about = self._given(x, y, valid, about)
+        elif y is None:
+            raise BadArgument("y: Learner requires y to be passed, but the target y is None")
         new = replace(NewTask.from_arrays(x, y, valid, about), report=report)
         self.check_task(new)
         return new
@@ -187,24 +214,108 @@ class Learner(Estimator):
                 new.report.warn()
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
                 warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=3)
-            held = CalibrationRows.from_state(found)
+            held, detectors = CalibrationRows.from_state(found), self._detectors_to_fit()
             if self.calibration:
                 new, held = hold_out_rows(new, found, most=self.calibration, seed=self.seed)
             stream = extend_stream(found, new, self._settings)
+            if found is not None:
+                found = without_refitted(found, detectors)
             if found is not None and lacks_room(found, self._settings, stream):
-                found = widen_learner(found, self._settings, stream, self._keyed)
+                found = widen_learner(found, self._settings, stream, detectors)
             run = self._settings.run(stream)
             learner = _train_last_task(run, found, self._device, progress)
             with probe_numerics(run.training.precision):
-                learner.probes = fit_detectors(self._keyed, learner, run.method)
+                learner.probes = fit_detectors(detectors, learner, run.method)
             self._kind = new.kind
             learnt = export_state(learner, run)
             # the fill value of NaN cannot be found from rows that are filled already
             learnt.facts["inputs"] = new.about
             if held is not None:
                 learnt.tensors.update(held.tensors())
+            closed = [] if found is None else forgotten_columns(found)
+            again = {learnt.facts["classes"].index(name) for name in new.classes}
+            if closed := [c for c in closed if c not in again]:
+                learnt.facts["forgotten"] = closed
             self._publish(learnt)
         return self
+
+    def forget(
+        self, rows: Any = None, classes: Any = None, *, retrain: bool = False
+    ) -> Forgotten:  # fmt: skip
+        """Remove rows, or all rows of classes, from what the learner keeps; return what is left.
+
+        Rows of the memory go with the values stored beside them, and calibration rows; a class is
+        not predicted any more, until it is learnt again. Weights do not unlearn rows: `retrain`
+        trains new ones on the rows that remain in the memory, task after task, which costs
+        accuracy where the memory is small.
+
+        Parameters
+        ----------
+        rows
+            [n, ...] inputs as they were given to `learn`; equal ones are removed.
+        classes
+            A label, or a list of labels.
+        retrain
+            Forget everything but the remaining rows of the memory, and learn these anew.
+        """
+        with self._lock:
+            return self.forget_wanted(self.find_wanted(rows, classes), retrain=retrain)
+
+    def find_wanted(self, rows: Any = None, classes: Any = None) -> Wanted:
+        """Check and describe what `forget` is given; the description does not hold the rows."""
+        found = self._now_portable
+        if rows is None and classes is None:
+            raise bad("rows", "rows to forget, or classes", None)
+        x = None if rows is None else convert_inputs(rows, found.facts["inputs"], "rows")
+        names = [] if classes is None else labels_to_names(np.atleast_1d(np.asarray(classes)))
+        return Wanted.of(x, check_classes(found, names))
+
+    def forget_wanted(self, wanted: Wanted, *, retrain: bool = False) -> Forgotten:
+        """Forget what `find_wanted` described."""
+        with self._lock:
+            state, removed = remove_rows(self._now_portable, wanted)
+            if retrain:
+                fresh = self.copy()
+                fresh._forget()
+                fresh.calibration = 0
+                for task in remaining_tasks(state):
+                    fresh.learn_task(replace(task, kind=self._kind))
+                names = labels_to_names(self._now.classes)
+                removed = removed.retrained_of(names, fresh._now_portable)
+                state = move_calibration(state, fresh._now_portable)
+            else:
+                state, lost = self._fit_again(state)
+                told = tuple(f"{name} can be used after the next learning" for name in lost)
+                removed = removed._replace(remains=removed.remains + told)
+            self._publish(state)
+        return removed
+
+    def _fit_again(self, found: PortableState) -> tuple[PortableState, list[str]]:
+        """Fit detectors to the rows that remain; return which cannot be, and lose their state."""
+        detectors = {key: one for key, one in self._detectors_to_fit().items() if one.fits}
+        found = drop_detectors(found, detectors)
+        last = found.tensors["rows/stage"] == found.stage
+        able = {key: one for key, one in detectors.items() if one.refit == "memory"}
+        if found.facts["rows_left_out"] or not bool(last.any()):
+            able = {}
+        if able:
+            run = self._settings.run(remaining_stream(found, self._settings))
+            learner = LearnerFactory(self._device).learner(run)
+            restore_state(learner, found)
+            learner.enter(found.stage)
+            with probe_numerics(run.training.precision):
+                found = add_detectors(found, fit_detectors(able, learner, run.method))
+        return found, [one.name for key, one in detectors.items() if key not in able]
+
+    @property
+    def _now_portable(self) -> PortableState:
+        if self._portable is None:
+            raise LearnerNotFitted("nothing has been learnt yet")
+        return self._portable
+
+    def _detectors_to_fit(self) -> dict[str, Detector]:
+        method = self._settings.method
+        return choose_fits(self._keyed, self.refit, method, limited=self._limited)
 
     def copy(self) -> Self:
         """Return a learner with the same state; what one learns, the other does not."""
@@ -377,8 +488,11 @@ class Learner(Estimator):
                 model = check_model_section(_model_from(made["model"]))
         own = cls(
             method, model, detectors=detectors, seed=found.facts["seed"], device=device,
-            capacity=found.columns, calibration=made.get("calibration", 0), **made["training"],
+            capacity=found.columns, refit=made.get("refit"),
+            calibration=made.get("calibration", 0), **made["training"],
         )  # fmt: skip
+        # detectors of a run, or of an older file, that are not fitted anew go on as they were
+        own._limited = "refit" in made or rereads_rows(own._settings.method)
         own._settings = replace(own._settings, head=found.facts["head"])
         own.notes = dict(made.get("notes") or {})
         own._kind = made.get("labels") or label_kind(found.facts["classes"])
@@ -399,7 +513,8 @@ class Learner(Estimator):
             method=now.method, model=now.model, training=now.training, labels=self._kind,
             detectors=self._keyed.values(),
         )  # fmt: skip
-        return {**made, "calibration": self.calibration}
+        refit = {"refit": self.refit} if self._limited else {}
+        return {**made, **refit, "calibration": self.calibration}
 
 
 def _find_detector(now: LearnerSnapshot, spec: Any) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from engram.data.dataset import Data
@@ -33,7 +34,7 @@ from engram.deploy.table_inputs import describe_first, read_later_table, transla
 from engram.engine.backend import resolve_device
 from engram.engine.portable_state import PortableState
 from engram.engine.training import Training
-from engram.errors import EngramError, bad, check_int, unknown
+from engram.errors import EngramError, bad, check_choice, check_int, unknown
 from engram.experiments.build_methods import build_method
 from engram.experiments.build_probes import build_detectors, key_probes
 from engram.experiments.plain_values import from_plain, to_plain
@@ -42,16 +43,16 @@ from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import pick, stack
 from engram.losses import multi_hot
 from engram.memory import Memory
-from engram.methods.method import Method
+from engram.methods.method import Method, rereads_rows
 from engram.metrics import precision_weighted_jaccard
-from engram.novelty.detector import Detector, gather_facts
+from engram.novelty.detector import REFITS, Detector, gather_facts
 from engram.probes.stage_view import StageView
 from engram.records.scored_items import EvaluationItems
 from engram.records.stage_result import StageResult
 
 TRAINING_PARAMETERS = tuple(one.name for one in fields(Training))
 OWN_PARAMETERS = (
-    "method", "model", "memory", "capacity", "detectors", "calibration", "seed", "device",
+    "method", "model", "memory", "capacity", "detectors", "refit", "calibration", "seed", "device",
 )  # fmt: skip
 
 
@@ -67,6 +68,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     memory: Memory | int | None
     capacity: int
     detectors: Any
+    refit: str | None
     calibration: int
     seed: int
     device: str
@@ -74,10 +76,12 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _settings: LearnerSettings
     _device: torch.device
     _keyed: dict[str, Detector]
+    _limited: bool  # whether detectors keep a limited number of rows of each class
     _lock: Any
     _portable: PortableState | None
     _snapshot: LearnerSnapshot | None
     _kind: str  # kind of the labels
+    _notes: dict[str, Any]
 
     def learn(self, x: Any, y: Any = None) -> Self:
         """Learn a task."""
@@ -131,22 +135,29 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return {name: getattr(self, name) for name in OWN_PARAMETERS} | self._training
 
     def set_params(self, **params: Any) -> Self:
-        """Change arguments, which discards what was learnt."""
+        """Change arguments, which discards what was learnt; an error leaves all as it was."""
+        before = dict(self.__dict__)
+        self._training = dict(self._training)
         for name, value in params.items():
-            if name not in (*OWN_PARAMETERS, *TRAINING_PARAMETERS):
-                raise unknown("set_params", name, (*OWN_PARAMETERS, *TRAINING_PARAMETERS))
             if name in TRAINING_PARAMETERS:
                 self._training[name] = value
-            else:
+            elif name in OWN_PARAMETERS:
                 setattr(self, name, value)
+        try:
+            for name in params:
+                if name not in (*OWN_PARAMETERS, *TRAINING_PARAMETERS):
+                    raise unknown("set_params", name, (*OWN_PARAMETERS, *TRAINING_PARAMETERS))
+            self._check()
+        except BaseException:
+            self.__dict__.update(before)
+            raise
         if params:
             self._forget()
-            self._check()
         return self
 
     def __repr__(self) -> str:
         usual = {"memory": None, "capacity": 16, "detectors": self.detectors, "device": self.device}
-        usual |= to_plain(Training()) | {"calibration": 0}
+        usual |= to_plain(Training()) | {"calibration": 0, "refit": None}
         given = {k: v for k, v in self.get_params().items() if k not in usual or v != usual[k]}
         shown = ", ".join(f"{k}={v!r}" for k, v in given.items())
         return f"{type(self).__name__}({shown})"
@@ -167,10 +178,11 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Start from scratch, with these rows as the only task."""
         with self._lock:
             self._forget()
-            return self.learn(x, y)
+            return self.learn(x, _flatten_column(y))
 
     def partial_fit(self, x: Any, y: Any, classes: Any = None) -> Self:
         """Learn a task as `learn` does; `classes` are all future ones, for which room is made."""
+        y = _flatten_column(y)
         if classes is not None:
             every = set(labels_to_names(convert_labels(classes, len(classes), "classes")[0]))
             if strange := sorted(set(RowLabels.read(y, len(x)).classes) - every):
@@ -183,6 +195,23 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def classes_(self) -> Array:
         """The labels known so far, sorted; columns of `predict_proba` have this order."""
         return self._now.classes
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of features of a row; `AttributeError` for inputs of more than one axis."""
+        shape = self._now.facts["inputs"]["shape"]
+        if len(shape) > 1:
+            raise AttributeError(f"inputs of shape {tuple(shape)} have no number of features")
+        return int(shape[0])
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Plain values of yours, which files hold as well."""
+        return self._notes
+
+    @notes.setter
+    def notes(self, notes: Mapping[str, Any]) -> None:
+        self._notes = dict(notes)
 
     # -- inside ------------------------------------------------------------------------------------
     def _forget(self) -> None:
@@ -200,7 +229,8 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )  # fmt: skip
         check_int("calibration", self.calibration)
         self._device = resolve_device(self.device)
-        self._keyed = key_detectors(self.detectors)
+        self._keyed, self._limited = key_detectors(self.detectors), True
+        check_refits(self.refit, self._keyed.values(), method)
 
     def _publish(self, found: PortableState) -> None:
         """Publish the learnt state to readers by a single assignment, so never half of it."""
@@ -217,6 +247,13 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "nothing has been learnt yet: call learn(x, y) or fit(x, y) first"
             )
         return now
+
+
+def _flatten_column(y: Any) -> Any:
+    """A table of one column as labels, with scikit-learn's warning."""
+    if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+        return column_or_1d(y, warn=True)
+    return y
 
 
 def replace_memory(method: Method, memory: Memory | int) -> Method:
@@ -301,12 +338,13 @@ def select_labelled(data: Data, rows: Tensor, kind: str = "") -> tuple[Tensor, A
 
 def key_detectors(specs: Any) -> dict[str, Detector]:
     """Return detectors by the keys of their states, as in a run."""
-    found = key_probes(build_detectors({"detectors": specs}))
+    found = cast(dict[str, Detector], key_probes(build_detectors({"detectors": specs})))
     for detector in found.values():
+        detector.check_refit()
         if detector.outside:
             expected = "detectors that need no outside set"
             raise bad("detectors", expected, detector.name)
-    return cast(dict[str, Detector], found)
+    return found
 
 
 def refuse_for_label_sets(detectors: Iterable[Detector]) -> None:
@@ -317,12 +355,54 @@ def refuse_for_label_sets(detectors: Iterable[Detector]) -> None:
             raise bad("detectors", expected, f"{detector.name}, for sets of labels")
 
 
+def check_refits(refit: str | None, detectors: Iterable[Detector], method: Method) -> None:
+    """Raise for detectors that shall be fitted to the memory of a method that keeps no rows."""
+    if refit is not None:
+        check_choice("refit", refit, REFITS)
+    if not rereads_rows(method) and "memory" in (refit, *(one.refit for one in detectors)):
+        expected = f"'never', because {type(method).__name__} keeps no rows of earlier tasks"
+        raise bad("refit", expected, "memory")
+
+
+def choose_fits(
+    detectors: Mapping[str, Detector], refit: str | None, method: Method, *, limited: bool
+) -> dict[str, Detector]:
+    """Return detectors as a learner fits them: on which rows, and with how many to keep.
+
+    Examples
+    --------
+    >>> from engram.novelty import KNN
+    >>> for name in ("ER", "EWC"):
+    ...     print(choose_fits({"knn": KNN()}, None, build_method(name), limited=True)["knn"].name)
+    knn refit=memory per_class=50
+    knn per_class=50
+    """
+    refit = refit or ("memory" if rereads_rows(method) else "never")
+    found = {}
+    for key, detector in detectors.items():
+        if detector.fits and refit == "memory":
+            detector = replace(detector, refit=refit)
+        found[key] = detector.limit_rows() if limited else detector
+    return found
+
+
+def without_refitted(found: PortableState, detectors: Mapping[str, Detector]) -> PortableState:
+    """Return a state without those of detectors that are fitted anew."""
+    anew = [key for key, one in detectors.items() if one.refit == "memory"]
+    lost = tuple(f"probes/{key}/" for key in anew)
+    tensors = {name: one for name, one in found.tensors.items() if not name.startswith(lost)}
+    parts = found.facts["structure"]["dict"]
+    kept = {k: v for k, v in parts["probes"]["dict"].items() if k not in anew}
+    structure = {"dict": {**parts, "probes": {"dict": kept}}}
+    return PortableState(tensors, {**found.facts, "structure": structure})
+
+
 def fit_detectors(
     detectors: Mapping[str, Detector], learner: RunLearner, method: Method
 ) -> dict[str, Any]:  # fmt: skip
     """Fit every detector after the task just learnt, and return the states.
 
-    A detector that needs fitting, but has not seen the earlier tasks, has no state.
+    A detector that goes on fitting, but has not seen the earlier tasks, has no state.
     """
     result = StageResult(
         stage=learner.stage, stream=learner.stream, method=method, seed=learner.seed,
@@ -331,10 +411,10 @@ def fit_detectors(
     )  # fmt: skip
     view, found = StageView([result]), {}
     for key, detector in detectors.items():
-        before = learner.probes.get(key)
+        before, anew = learner.probes.get(key), detector.refit == "memory"
         if not learner.stage:
             detector.refuse(gather_facts(learner))
-        if learner.stage and before is None and detector.fits:
+        if learner.stage and before is None and detector.fits and not anew:
             continue
         state = detector.fit_stage(view.for_probe(detector.needs, stack([before or {}])))
         found[key] = pick(state, 0)
