@@ -73,6 +73,13 @@ class NewTask:
     about: dict[str, Any]  # description of the inputs, fixed by the first task
     report: TableReport | None = None  # what a table had that the first one did not
 
+    @property
+    def labels(self) -> list[Any]:
+        """The label of each row, or the list of its labels."""
+        names = names_to_labels(self.classes, self.kind).tolist()
+        rows = [[names[place] for place in row if place >= 0] for row in self.y.tolist()]
+        return rows if self.sets else [row[0] for row in rows]
+
     @classmethod
     def from_arrays(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
         """Check rows and make a task; `about` describes the inputs, after the first task."""

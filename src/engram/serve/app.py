@@ -23,6 +23,7 @@ from engram.serve.job_queue import QueueFull
 from engram.serve.log_lines import RequestFacts
 from engram.serve.request_examples import add_examples
 from engram.serve.request_limits import NAMED, RequestGate, RequestLimits
+from engram.serve.request_tables import TABLE_BODIES, TableRoute
 from engram.serve.served_model import ServedModel
 from engram.serve.service import Service
 
@@ -36,7 +37,11 @@ PAGE_HEADERS = {
 }
 Inputs = Annotated[
     list[Any],
-    Field(min_length=1, description="Inputs: a list of rows, each nested as `input_shape` says."),
+    Field(
+        min_length=1,
+        description="Inputs: a list of rows, each nested as `input_shape` says, or a record "
+        "{column: value} for a model of tables.",
+    ),
 ]
 LONGEST_NAME = 200
 Label = StrictBool | StrictInt | Annotated[str, Field(max_length=LONGEST_NAME)]
@@ -79,7 +84,7 @@ class NoveltyRequest(StrictModel):
     per_class: Annotated[bool, Field(strict=True)] = False
 
 
-def read_labels(y: Any) -> list[Any]:
+def read_labels(y: Any) -> list[Any] | None:
     """Read the labels of a request; pydantic would name the members of its union, not the row.
 
     Examples
@@ -87,6 +92,8 @@ def read_labels(y: Any) -> list[Any]:
     >>> read_labels([1.0, "cat", [True]])
     [1, 'cat', [True]]
     """
+    if y is None:
+        return None
     if not isinstance(y, list) or not y:
         got = "no rows" if y == [] else _show(y)
         raise ValueError(f"expected a list of labels, got {got}")
@@ -121,13 +128,23 @@ def _show(value: Any) -> str:
 
 
 class LearnRequest(StrictModel):
-    """Rows to learn as one task, with a label or a list of labels each."""
+    """Rows to learn as one task, with a label or a list of labels each.
+
+    Records may have their labels themselves, in the column `label` or that of the first table.
+    """
 
     x: Inputs
     y: Annotated[
-        list[Label | Annotated[list[Label], Field(min_length=1)]], Field(min_length=1),
+        list[Label | Annotated[list[Label], Field(min_length=1)]] | None,
         BeforeValidator(read_labels),
-    ]  # fmt: skip
+    ] = None  # fmt: skip
+    label: Annotated[str | None, Field(max_length=LONGEST_NAME)] = None
+
+
+Table = Annotated[
+    dict[str, Any] | None,
+    Field(description="What the rows had that the model's first table did not."),
+]
 
 
 class PredictResponse(BaseModel):
@@ -135,6 +152,7 @@ class PredictResponse(BaseModel):
 
     labels: list[Any]
     tasks: int
+    table: Table = None
     classes: list[Any] | None = None
     probabilities: list[list[float]] | None = None
 
@@ -147,6 +165,7 @@ class NoveltyResponse(BaseModel):
 
     novelty: list[float]
     tasks: int
+    table: Table = None
     rate: float | None = None
     p_value: list[float] | None = None
     alarm: list[bool] | None = None
@@ -161,6 +180,7 @@ class JobResponse(BaseModel):
     rows: int
     error: str = ""
     seconds: float = 0.0
+    table: Table = None
 
 
 class StateResponse(BaseModel):
@@ -199,6 +219,9 @@ class HealthResponse(BaseModel):
     method: str
     heads: str
     label_sets: bool
+    columns: Annotated[
+        list[dict[str, Any]] | None, Field(description="Of a model of tables: what it reads.")
+    ] = None
 
 
 class ErrorResponse(BaseModel):
@@ -239,6 +262,7 @@ def create_app(
         dependencies=[Depends(HTTPBearer(auto_error=False))],
     )
     app.state.service = service
+    app.router.route_class = TableRoute
     _add_error_handlers(app)
     _add_service_routes(app, service)
     _add_model_routes(app, "", Depends(find_first))
@@ -281,8 +305,9 @@ def require_role(role: str) -> Any:
 
 def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
     """Add the routes about one model, which the dependency `found_model` finds."""
+    tables = {"requestBody": {"content": TABLE_BODIES}}
 
-    @app.post(prefix + "/predict", responses=ERROR_RESPONSES)
+    @app.post(prefix + "/predict", responses=ERROR_RESPONSES, openapi_extra=tables)
     def predict(
         asked: PredictRequest, request: Request, model: ServedModel = found_model
     ) -> PredictResponse:
@@ -291,7 +316,7 @@ def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
         request.scope["facts"].rows = len(found["labels"])
         return PredictResponse(**found)
 
-    @app.post(prefix + "/novelty", responses=ERROR_RESPONSES)
+    @app.post(prefix + "/novelty", responses=ERROR_RESPONSES, openapi_extra=tables)
     def novelty(
         asked: NoveltyRequest, request: Request, model: ServedModel = found_model
     ) -> NoveltyResponse:
@@ -303,16 +328,16 @@ def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
     @app.post(
         prefix + "/learn", status_code=202,
         responses={**ERROR_RESPONSES, 429: {"model": ErrorResponse}},
-        dependencies=[require_role("learn")],
+        dependencies=[require_role("learn")], openapi_extra=tables,
     )  # fmt: skip
     def learn(
         asked: LearnRequest, request: Request, model: ServedModel = found_model
     ) -> JobResponse:
         """Queue a task; `/jobs/{number}` shows its state."""
         facts: RequestFacts = request.scope["facts"]
-        job = request.app.state.service.learn(model, asked.x, list(asked.y), facts.id)
+        job = request.app.state.service.learn(model, asked.x, asked.y, facts.id, asked.label)
         facts.rows = job.rows
-        return JobResponse(job=job.number, state=job.state, rows=job.rows)
+        return JobResponse(job=job.number, state=job.state, rows=job.rows, table=job.table)
 
     @app.get(prefix + "/jobs/{number}", responses=ERROR_RESPONSES)
     async def job(

@@ -45,6 +45,7 @@ class Job:
     rows: int = 0
     error: str = ""
     seconds: float = 0.0
+    table: dict[str, Any] | None = None
 
     @property
     def over(self) -> bool:
@@ -130,9 +131,13 @@ class Client:
         return {name: found[name] for name in ("novelty", "p_value", "alarm", "compared")}
 
     # -- learning ----------------------------------------------------------------------------------
-    def learn(self, x: Any, y: Any) -> Job:
-        """Send a task; it is on the disk of the service when this returns, and learnt later."""
-        body = {"x": to_rows(x), "y": y}
+    def learn(self, x: Any, y: Any = None, *, label: str | None = None) -> Job:
+        """Send a task; it is on the disk of the service when this returns, and learnt later.
+
+        Records and tables may have their labels themselves, in the column `label`, by default that
+        of the model's first table.
+        """
+        body = {"x": to_rows(x), "y": y, "label": label}
         return Job(**self.ask("POST", self.path("/learn"), body, again=False))
 
     def job(self, number: int) -> Job:

@@ -37,6 +37,7 @@ class LearningJob:
     error: str = ""
     seconds: float = 0.0
     request: str = ""  # id of the request that asked for it
+    table: dict[str, Any] | None = None  # what its rows had that the first table did not
 
 
 class JobQueue:

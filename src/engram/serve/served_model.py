@@ -11,7 +11,8 @@ from typing import Any
 
 from engram.deploy.calibration import DEFAULT_RATE
 from engram.deploy.deployed_learner import Learner
-from engram.deploy.new_task import NewTask
+from engram.deploy.snapshot import LearnerSnapshot
+from engram.deploy.table_inputs import encode_inputs
 from engram.errors import EngramError, RecordError, bad, check_choice
 from engram.io import sync
 from engram.novelty import detectors
@@ -70,7 +71,7 @@ class ServedModel:
     def predict(self, x: Any, task: int | None, probabilities: bool) -> dict[str, Any]:
         """Predict labels of inputs, all by the same snapshot."""
         now = self.learner.snapshot
-        found: dict[str, Any] = {"tasks": now.stage + 1}
+        x, found = _read_rows(x, now)
         if probabilities:
             found["classes"] = now.classes.tolist()
             found["probabilities"] = now.predict_proba(x, task).tolist()
@@ -90,7 +91,7 @@ class ServedModel:
         learner = self.learner
         if detector is not None:
             check_choice("detector", detector, detectors())
-        found: dict[str, Any] = {"tasks": learner.tasks}
+        x, found = _read_rows(x, learner.snapshot)
         wanted = rate is not None or per_class
         if not wanted and (task is not None or learner.snapshot.explain_no_alarm()):
             found["novelty"] = learner.novelty(x, detector=detector, task=task).tolist()
@@ -103,13 +104,13 @@ class ServedModel:
         self.metrics.rows(self.name, "novelty", len(found["novelty"]))
         return found
 
-    def enqueue(self, x: Any, y: list[Any]) -> LearningJob:
+    def enqueue(self, x: Any, y: list[Any] | None, label: str | None = None) -> LearningJob:
         """Check a task as learning would, and queue it."""
         self.jobs.check_room()  # before the work of checking rows
-        learner = self.learner
-        new = NewTask.from_arrays(x, y, None, learner.snapshot.facts["inputs"])
-        learner.check_task(new)
-        return self.jobs.add(new.x, y)
+        new = self.learner.prepare_task(x, y, label=label)
+        job = self.jobs.add(new.x, new.labels)
+        job.table = None if new.report is None else new.report.facts()
+        return job
 
     @property
     def state(self) -> dict[str, Any]:
@@ -129,6 +130,7 @@ class ServedModel:
             "input_shape": now.facts["inputs"]["shape"], "input_type": now.facts["inputs"]["dtype"],
             "method": type(now.method).__name__, "heads": now.facts["head"],
             "label_sets": now.facts["labels"] == "set",
+            "columns": now.facts["inputs"].get("schema", {}).get("features"),
         }  # fmt: skip
 
     # -- learning ----------------------------------------------------------------------------------
@@ -168,3 +170,12 @@ class ServedModel:
         sync(self.path.parent)
         self.learner = fresh  # one assignment: readers see the old one or the new one
         self.metrics.rows(self.name, "learn", job.rows)
+
+
+def _read_rows(x: Any, now: LearnerSnapshot) -> tuple[Any, dict[str, Any]]:
+    """Encode rows that are records; what they had that the first table did not is in the answer."""
+    found: dict[str, Any] = {"tasks": now.stage + 1}
+    x, report = encode_inputs(x, now.facts["inputs"])
+    if report is not None:
+        found["table"] = report.facts()
+    return x, found

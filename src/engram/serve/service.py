@@ -93,9 +93,12 @@ class Service:
             raise unknown("model", name, self.models)
         return self.models[name]
 
-    def learn(self, model: ServedModel, x: Any, y: list[Any], request: str = "") -> LearningJob:
+    def learn(
+        self, model: ServedModel, x: Any, y: list[Any] | None, request: str = "",
+        label: str | None = None,
+    ) -> LearningJob:  # fmt: skip
         """Queue a task of a model; `request` is the id of the request that asked for it."""
-        job = model.enqueue(x, y)
+        job = model.enqueue(x, y, label)
         job.request = request
         with self._changed:
             self._changed.notify()
