@@ -409,8 +409,8 @@ class ModelStore:
             self._write_state(forgetting=order)
             self._publish_forgotten(order, served, candidate, removed)
             older = self._forget_elsewhere(order)
-            if older and not retrain:
-                told = f"so were those of {plural(older, 'other version')}, whose rows are removed"
+            if older:
+                told = f"weights of {plural(older, 'other version')} stay, without the rows"
                 removed = removed._replace(remains=(*removed.remains, told))
             return removed
 
