@@ -120,6 +120,10 @@ class Version:
         return f"version {self.number} ({self.state}): {told}"
 
 
+class StoreBusy(EngramError):
+    """Raised when another process is writing to a store."""
+
+
 class ModelStore:
     """Versions of a learner in a folder; each learning has to pass a gate before it is served.
 
@@ -252,6 +256,11 @@ class ModelStore:
             raise EngramError(missing)
         with self._writing():
             self._write_state(gate=None if gate is None else gate.plain())
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of all versions, the oldest first."""
+        return self._numbers("json")
 
     def version(self, number: int) -> Version:
         """Return the record of a version."""
@@ -505,7 +514,7 @@ class ModelStore:
         """Be the only writer, on a store that is in order."""
         with self._lock:
             if not self._claims.take(WRITER):
-                raise EngramError(f"{self.folder}: another process is writing to this store")
+                raise StoreBusy(f"{self.folder}: another process is writing to this store")
             try:
                 self._recover()
                 self._follow()
