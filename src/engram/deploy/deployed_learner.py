@@ -43,6 +43,7 @@ from engram.deploy.forgetting import (
     remaining_tasks,
     remove_rows,
 )
+from engram.deploy.model_card import write_card
 from engram.deploy.new_task import (
     Array,
     NewTask,
@@ -527,8 +528,6 @@ class Learner(Estimator):
 
     def card(self) -> str:
         """Describe the model in Markdown: what it knows, and which rows of training it holds."""
-        from engram.deploy.model_card import write_card
-
         return write_card(self)
 
     def export(self, path: str | os.PathLike[str], *, format: str | None = None) -> Path:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from engram.deploy.calibration import CalibrationRows
-from engram.deploy.deployed_learner import Learner
 from engram.engine.portable_state import PortableState
 from engram.errors import plural
+
+if TYPE_CHECKING:
+    from engram.deploy.deployed_learner import Learner
 
 SHOWN = 20  # names of classes
 
@@ -16,6 +20,7 @@ def write_card(learner: Learner) -> str:
     Examples
     --------
     >>> import numpy as np
+    >>> from engram import Learner
     >>> x, y = np.eye(4, dtype=np.float32).repeat(10, 0), np.arange(4).repeat(10)
     >>> learner = Learner("ER", {"name": "mlp", "hidden": [8]}, device="cpu", iterations=3)
     >>> print(learner.learn(x, y).card())

@@ -43,7 +43,7 @@ from engram.io import (
     sync,
     write_json,
 )
-from engram.records.locks import Claims
+from engram.records.locks import LOCK_FILE, Claims
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,7 +166,9 @@ class ModelStore:
         self._options = {
             "device": device, "trust": trust, "model": model, "method": method, "key": self._key,
         }  # fmt: skip
-        self._lock, self._claims = threading.RLock(), Claims(self.folder)
+        # readers wait for changes of the state, not for a learning
+        self._lock, self._one_writer = threading.RLock(), threading.RLock()
+        self._claims = Claims(self.folder)
         self._seen: Any = None  # identity of the pointer file that was read last
         self._state: dict[str, Any] = {}
         self._learner: Learner | None = None
@@ -197,7 +199,7 @@ class ModelStore:
             Encrypts rows in all files, as in `Learner.save`.
         """
         path = check_folder_path("folder", folder)
-        if path.exists() and any(path.iterdir()):
+        if path.exists() and not _is_unfinished(path):
             raise bad("folder", "a new or an empty folder", str(folder))
         if not learner.tasks:
             raise LearnerNotFitted("a store needs a learner that has learnt something")
@@ -479,9 +481,10 @@ class ModelStore:
         return found
 
     def _write_state(self, **changes: Any) -> None:
-        state = {**self._state, **changes}
-        write_json(self.folder / STORE_FILE, state)
-        self._state = state
+        with self._lock:
+            state = {**self._state, **changes}
+            write_json(self.folder / STORE_FILE, state)
+            self._state = state
 
     def _follow(self) -> None:
         """Load what is served now, if another process has changed it."""
@@ -512,7 +515,7 @@ class ModelStore:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Be the only writer, on a store that is in order."""
-        with self._lock:
+        with self._one_writer:
             if not self._claims.take(WRITER):
                 raise StoreBusy(f"{self.folder}: another process is writing to this store")
             try:
@@ -542,18 +545,20 @@ class ModelStore:
     def _serve(self, number: int, learner: Learner | None, why: str) -> None:
         """Let the pointer show to a version whose files are on disk."""
         switched = {"version": number, "time": _now(), "why": why}
-        self._write_state(
-            current=number, newest=max(number, self._state["newest"]),
-            served=[*self._state["served"], switched][-MOST_SERVED:],
-        )  # fmt: skip
-        if learner is not None:
-            self._learner, self._served = learner, number
+        with self._lock:
+            self._write_state(
+                current=number, newest=max(number, self._state["newest"]),
+                served=[*self._state["served"], switched][-MOST_SERVED:],
+            )  # fmt: skip
+            if learner is not None:
+                self._learner, self._served = learner, number
 
     def _recover(self) -> None:
         """Complete or remove what a writer left that died."""
         for folder in (self.folder, self.folder / VERSIONS, self.folder / ASIDE):
             remove_leftovers(folder)
-        self._state = self._read_state()
+        with self._lock:
+            self._state = self._read_state()
         written = self._numbers("json")
         for number in (n for n in written if n > self._state["newest"]):
             with wrap_read_errors(self._path(number, "json"), "record of a version"):
@@ -674,6 +679,17 @@ def explain_no_gate(learner: Learner) -> str:
     if not told and not learner.calibration:
         told = "alarms need calibration rows of what comes: Learner(calibration=50)"
     return told.replace("alarms need", "a gate needs") + (" (gate=None: none)" if told else "")
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Return whether nothing is in a folder but what `create` leaves if it is killed."""
+    if not path.is_dir() or is_store(path):
+        return False
+    ours = (LOCK_FILE, f".{STORE_FILE}.tmp-")
+    names = {one.name for one in path.iterdir() if not one.name.startswith(ours)}
+    first = {_name(1, "engram"), _name(1, "json")}
+    inside = {one.name for name in names & {VERSIONS, ASIDE} for one in (path / name).iterdir()}
+    return names <= {VERSIONS, ASIDE} and all(name in first or ".tmp-" in name for name in inside)
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:
