@@ -232,6 +232,22 @@ def extend_stream(
     )  # fmt: skip
 
 
+def remaining_stream(found: PortableState, settings: LearnerSettings) -> OpenEndedStream:
+    """Build the stream of all tasks so far over the remaining rows."""
+    about, past = found.facts["inputs"], found.facts["tasks"]
+    like = torch.empty(0, *about["shape"], dtype=DTYPES[about["dtype"]])
+    x, y, stage = remaining_rows(found, like)
+    tasks = [_make_past_task(one, k, stage) for k, one in enumerate(past)]
+    names = known_classes(found)
+    data = make_data(x, y, names, found.columns, about, tasks[-1].train)
+    return OpenEndedStream(
+        data=data, tasks=tuple(tasks), head=settings.head, name="learner",
+        reserved=tuple(range(len(names), found.columns)), sets=learns_sets(found),
+        sizes=tuple(one["rows"] for one in past), information=found.facts["information"],
+        room=found.facts.get("room", 0),
+    )  # fmt: skip
+
+
 def remaining_rows(found: PortableState | None, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return inputs, columns and tasks of the rows that the state contains."""
     if found is None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, HTTPException, Path, Request
+from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from engram import __version__
+from engram.deploy.model_store import StoreBusy
 from engram.errors import BadArgument, EngramError
 from engram.serve.access_tokens import AccessTokens, allows
 from engram.serve.job_queue import QueueFull
@@ -24,7 +25,7 @@ from engram.serve.log_lines import RequestFacts
 from engram.serve.request_examples import add_examples
 from engram.serve.request_limits import NAMED, RequestGate, RequestLimits
 from engram.serve.request_tables import TABLE_BODIES, TableRoute
-from engram.serve.served_model import ServedModel
+from engram.serve.served_model import NoVersions, ServedModel
 from engram.serve.service import Service
 
 PAGE_HEADERS = {
@@ -173,7 +174,10 @@ class NoveltyResponse(BaseModel):
 
 
 class JobResponse(BaseModel):
-    """State of a task: queued, learning, learnt or failed."""
+    """State of a task: queued, learning, learnt, refused by the gate of a store, or failed.
+
+    `error` says why it failed or was refused.
+    """
 
     job: int
     state: str
@@ -181,6 +185,39 @@ class JobResponse(BaseModel):
     error: str = ""
     seconds: float = 0.0
     table: Table = None
+    version: int | None = None
+
+
+class VersionRequest(StrictModel):
+    """The number of a version."""
+
+    version: Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
+
+
+class VersionResponse(BaseModel):
+    """What one learning has led to: see `engram.ModelStore`."""
+
+    number: int
+    state: str
+    parent: int
+    how: str
+    time: str
+    rows: int
+    classes: list[str]
+    accepted: bool
+    reason: str
+    note: str
+    fingerprint: str
+    metrics: dict[str, Any] | None
+    checks: list[dict[str, Any]]
+    notes: dict[str, Any] | None
+
+
+class VersionsResponse(BaseModel):
+    """The newest versions, the oldest first, and which one is served."""
+
+    current: int
+    versions: list[VersionResponse]
 
 
 class StateResponse(BaseModel):
@@ -196,6 +233,7 @@ class ModelState(BaseModel):
     classes: int
     queued: int
     learning: bool
+    version: int | None
 
 
 class ModelsResponse(BaseModel):
@@ -216,6 +254,7 @@ class HealthResponse(BaseModel):
     input_type: str
     queued: int
     learning: bool
+    version: int | None
     method: str
     heads: str
     label_sets: bool
@@ -347,13 +386,40 @@ def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
         found = model.jobs.get(number)
         if found is None:
             raise HTTPException(404, "no such task is known")
-        return JobResponse(job=number, state=found.state, rows=found.rows, error=found.error,
-                        seconds=found.seconds)  # fmt: skip
+        return JobResponse(
+            job=number, state=found.state, rows=found.rows, error=found.error,
+            seconds=found.seconds, table=found.table, version=found.version,
+        )  # fmt: skip
 
     @app.get(prefix + "/health", responses=ERROR_RESPONSES)
     async def health(model: ServedModel = found_model) -> HealthResponse:
         """Return what is served, and what waits to be learnt."""
         return HealthResponse(**model.health)
+
+    @app.get(prefix + "/versions", responses=ERROR_RESPONSES)
+    def versions(
+        last: Annotated[int, Query(ge=1, le=1000)] = 100, model: ServedModel = found_model
+    ) -> VersionsResponse:
+        """List the newest versions of a store."""
+        store = model.require_store()
+        every = [VersionResponse(**one) for one in store.list_versions(last)]
+        return VersionsResponse(current=store.store.current.number, versions=every)
+
+    @app.post(prefix + "/rollback", responses=ERROR_RESPONSES, dependencies=[require_role("admin")])
+    def rollback(
+        asked: VersionRequest, request: Request, model: ServedModel = found_model
+    ) -> VersionResponse:
+        """Serve an earlier accepted version of a store again."""
+        service, store = request.app.state.service, model.require_store()
+        return VersionResponse(**service.change(store, "rollback", asked.version))
+
+    @app.post(prefix + "/accept", responses=ERROR_RESPONSES, dependencies=[require_role("admin")])
+    def accept(
+        asked: VersionRequest, request: Request, model: ServedModel = found_model
+    ) -> VersionResponse:
+        """Serve a version after all that the gate of a store has refused."""
+        service, store = request.app.state.service, model.require_store()
+        return VersionResponse(**service.change(store, "accept", asked.version))
 
 
 def _add_service_routes(app: FastAPI, service: Service) -> None:
@@ -416,6 +482,16 @@ def _add_error_handlers(app: FastAPI) -> None:
         return SafeJSONResponse(
             {"error": str(problem)}, status_code=429, headers={"retry-after": "5"}
         )
+
+    @app.exception_handler(StoreBusy)
+    async def busy(request: Request, problem: StoreBusy) -> SafeJSONResponse:
+        return SafeJSONResponse(
+            {"error": str(problem)}, status_code=503, headers={"retry-after": "5"}
+        )
+
+    @app.exception_handler(NoVersions)
+    async def no_versions(request: Request, problem: NoVersions) -> SafeJSONResponse:
+        return SafeJSONResponse({"error": str(problem)}, status_code=404)
 
     @app.exception_handler(EngramError)
     async def refused(request: Request, problem: EngramError) -> SafeJSONResponse:

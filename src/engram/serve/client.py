@@ -38,7 +38,7 @@ class ServiceError(EngramError):
 
 @dataclass(frozen=True)
 class Job:
-    """A task of a model at the service: queued, learning, learnt or failed."""
+    """A task of a model at the service: queued, learning, learnt, refused or failed."""
 
     job: int
     state: str
@@ -46,6 +46,7 @@ class Job:
     error: str = ""
     seconds: float = 0.0
     table: dict[str, Any] | None = None
+    version: int | None = None
 
     @property
     def over(self) -> bool:
@@ -145,7 +146,7 @@ class Client:
         return Job(**self.ask("GET", self.path(f"/jobs/{number}")))
 
     def wait(self, job: Job | int, seconds: float = 3600.0) -> Job:
-        """Wait until a task is learnt; raises if it could not be, or not in time."""
+        """Wait until a task is learnt; raises if it failed, was refused, or is not in time."""
         number = job.job if isinstance(job, Job) else job
         deadline, pause = time.monotonic() + seconds, 0.02
         while not (now := self.job(number)).over:
@@ -156,6 +157,23 @@ class Client:
         if now.state != "learnt":
             raise EngramError(f"job {number} is {now.state}: {now.error}")
         return now
+
+    # -- versions ----------------------------------------------------------------------------------
+    def versions(self, last: int = 100) -> list[dict[str, Any]]:
+        """Return the records of the newest versions of a store, the oldest first."""
+        found = self.ask("GET", self.path(f"/versions?last={last}"))["versions"]
+        return list(found)
+
+    def rollback(self, version: int) -> dict[str, Any]:
+        """Serve an earlier version of a store again; returns its record."""
+        found: dict[str, Any] = self.ask("POST", self.path("/rollback"), {"version": version})
+        return found
+
+    def accept(self, version: int) -> dict[str, Any]:
+        """Serve a version of a store after all that was refused; returns its record."""
+        body = {"version": version}
+        found: dict[str, Any] = self.ask("POST", self.path("/accept"), body, again=False)
+        return found
 
     # -- the service -------------------------------------------------------------------------------
     def health(self) -> dict[str, Any]:
