@@ -75,16 +75,28 @@ def test_every_extra_is_used_and_described():
 
 
 def test_links_of_the_description_lead_somewhere_without_a_clone():
-    absolute_links = runpy.run_path(str(ROOT / "setup.py"))["absolute_links"]
-    address = CONFIG["project"]["urls"]["Repository"]
-    assert absolute_links("[a](b.md#c) ![d](e.svg) [f](https://g) [h](#i)", "https://x") == (
+    setup = runpy.run_path(str(ROOT / "setup.py"))
+    text = "[a](b.md#c) ![d](e.svg) [f](https://g) [h](#i)"
+    assert setup["absolute_links"](text, "https://x") == (
         "[a](https://x/blob/main/b.md#c) ![d](https://x/raw/main/e.svg) [f](https://g) [h](#i)"
     )
-    text = absolute_links((ROOT / "README.md").read_text(encoding="utf-8"), address)
-    links = re.findall(r"\]\(([^)]+)\)", text)
-    assert f"{address}/raw/main/docs/images/forgetting.svg" in links
-    assert [link for link in links if not link.startswith(("https://", "#"))] == []
-    assert all(url.startswith(address) for url in CONFIG["project"]["urls"].values())
+    assert setup["absolute_links"](text, "") == "a  [f](https://g) [h](#i)"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for address in ("", "https://host/owner/engram"):
+        links = re.findall(r"\]\(([^)]+)\)", setup["absolute_links"](readme, address))
+        assert [link for link in links if not link.startswith(("https://", "#"))] == []
+        shown = f"{address}/raw/main/docs/images/forgetting.svg" in links
+        assert shown == bool(address)
+
+
+def test_the_address_is_given_in_one_place():
+    project_urls = runpy.run_path(str(ROOT / "setup.py"))["project_urls"]
+    assert project_urls("") == {}
+    urls = project_urls("https://host/owner/engram")
+    assert urls["Repository"] == "https://host/owner/engram"
+    assert all(url.startswith("https://host/owner/engram") for url in urls.values())
+    # made-up hosts of examples are example.com, and nothing links there
+    assert "example" not in CONFIG["tool"]["engram"]["repository"]
 
 
 def test_extras_bring_something():

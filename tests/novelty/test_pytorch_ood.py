@@ -224,5 +224,5 @@ def test_recipes_know_it_without_the_package():
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pytorch_ood", None)
     stream = engram.task_incremental(engram.load("blobs"), classes_per_task=2)
-    with pytest.raises(BadArgument, match=r"engram\[ood\]"):
+    with pytest.raises(BadArgument, match=r"engram-cl\[ood\]"):
         engram.run(stream, detectors=[novelty.Wrapped("ViM", d=4)])

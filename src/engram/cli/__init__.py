@@ -21,6 +21,7 @@ from engram.cli import (
     record_commands,
     reproduce_command,
     run_commands,
+    store_commands,
 )
 from engram.cli.console import CommandGroup
 
@@ -81,6 +82,12 @@ COMMANDS = (
      "engram predict runs/first --label ER --data new/"),
     ("serve", deploy_commands.serve, "Serve a model over HTTP: predict, novelty, learn.",
      "engram serve model.engram --port 8080"),
+    ("store", store_commands.store, "Make a store of versions from a model file.",
+     "engram store model.engram shop"),
+    ("versions", store_commands.versions, "List the versions of a store, or compare two.",
+     "engram versions shop --diff 3 5"),
+    ("rollback", store_commands.rollback, "Serve an earlier version of a store again.",
+     "engram rollback shop 3"),
     ("report", record_commands.report, "Write an HTML report on run directories.",
      "engram report runs/first -o report.html"),
     ("verify", record_commands.verify, "Check the records of a run directory.",

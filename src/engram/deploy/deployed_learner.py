@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import warnings
@@ -14,6 +15,8 @@ from typing import Any, Self
 import torch
 
 from engram.data.dataset import Data
+from engram.data.tables.table_rows import is_table
+from engram.data.tables.table_schema import TableReport, TableSchema
 from engram.deploy.calibration import DEFAULT_RATE, Alarms, CalibrationRows, hold_out_rows
 from engram.deploy.estimator import (
     Estimator,
@@ -23,6 +26,7 @@ from engram.deploy.estimator import (
     choose_fits,
     fit_detectors,
     key_detectors,
+    name_labels,
     read_learner_data,
     refuse_for_label_sets,
     without_refitted,
@@ -37,6 +41,7 @@ from engram.deploy.new_task import (
 )
 from engram.deploy.program_export import export_program
 from engram.deploy.snapshot import LearnerSnapshot
+from engram.deploy.table_inputs import is_bytes, read_first_table, read_later_table
 from engram.deploy.widen_head import lacks_room, widen_learner
 from engram.engine.backend import probe_numerics
 from engram.engine.engine import Engine
@@ -136,8 +141,8 @@ class Learner(Estimator):
 
     # -- learning ----------------------------------------------------------------------------------
     def learn(
-        self, x: Any, y: Any = None, *, valid: tuple[Any, Any] | None = None,
-        progress: Progress | None = None,
+        self, x: Any, y: Any = None, *, label: str | Sequence[str] | None = None,
+        valid: Any = None, progress: Progress | None = None, **table: Any,
     ) -> Self:  # fmt: skip
         """Learn a task: rows of new classes, of known ones, or of both.
 
@@ -146,23 +151,51 @@ class Learner(Estimator):
         x, y
             [n, ...] inputs, and a label for each, or a list of labels for each (label sets). The
             first task decides shape and type. Or a `Data` alone: its training rows, by the names of
-            their classes.
+            their classes. Or rows with named columns: a table (pandas.DataFrame), records, or
+            columns by name. The first ones decide the `schema`, which encodes all later ones.
+        label
+            Of a table without `y`: the column that has the classes, or columns of yes and no; by
+            default those of the first table.
         valid
-            (x, y) of validation rows, for training settings that watch them.
+            (x, y) of validation rows, for training settings that watch them; or a table.
         progress
             Called as ``progress(steps, of)`` while it trains.
+        table
+            Of the first table: `missing`, `categories`, `dates`, `drop`, `attributes`, `separator`
+            and `standardize`, as for `Data.from_frame`.
 
         An error leaves the learner unchanged.
         """
         with self._lock:
+            new = self.prepare_task(x, y, label=label, valid=valid, **table)
+            return self.learn_task(new, progress=progress)
+
+    def prepare_task(
+        self, x: Any, y: Any = None, *, label: str | Sequence[str] | None = None,
+        valid: Any = None, **table: Any,
+    ) -> NewTask:  # fmt: skip
+        """Check rows as `learn` does, and return them as it would learn them; nothing changes."""
+        about = None if self._portable is None else self._portable.facts["inputs"]
+        report = None
+        if is_table(x) and not (about is None and is_bytes(x) and label is None and not table):
+            (x, y, valid, about), report = self._read_table(x, y, label, valid, about, table)
+        elif label is not None or table:
+            name, value = ("label", label) if label is not None else next(iter(table.items()))
+            raise bad(name, "a table as x, which it is about", value)
+        elif isinstance(x, Data):
+            x, y, valid, about = self._given(x, y, valid, about)
+        new = replace(NewTask.from_arrays(x, y, valid, about), report=report)
+        self.check_task(new)
+        return new
+
+    def learn_task(self, new: NewTask, *, progress: Progress | None = None) -> Self:
+        """Learn what `prepare_task` returned."""
+        with self._lock:
             found = self._portable
-            about = None if found is None else found.facts["inputs"]
-            if isinstance(x, Data):
-                x, y, valid, about = self._given(x, y, valid, about)
-            new = NewTask.from_arrays(x, y, valid, about)
-            self.check_task(new)
+            if new.report is not None:
+                new.report.warn()
             if found is not None and (missing := found.facts.get("optimizer_left_out")):
-                warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=2)
+                warnings.warn(f"the optimiser state is reset: {missing}", stacklevel=3)
             held, detectors = CalibrationRows.from_state(found), self._detectors_to_fit()
             if self.calibration:
                 new, held = hold_out_rows(new, found, most=self.calibration, seed=self.seed)
@@ -188,11 +221,36 @@ class Learner(Estimator):
         method = self._settings.method
         return choose_fits(self._keyed, self.refit, method, limited=self._limited)
 
-    @staticmethod
-    def _given(data: Data, y: Any, valid: Any, about: dict[str, Any] | None) -> LearnerData:
+    def copy(self) -> Self:
+        """Return a learner with the same state; what one learns, the other does not."""
+        with self._lock:
+            other = copy.copy(self)
+            other._lock, other._training = threading.RLock(), dict(self._training)
+            other.notes = dict(self.notes)
+        return other
+
+    def _read_table(
+        self, x: Any, y: Any, label: Any, valid: Any, about: dict[str, Any] | None,
+        options: Mapping[str, Any],
+    ) -> tuple[LearnerData, TableReport | None]:  # fmt: skip
+        """Rows and labels of a table, encoded as the first one."""
+        if about is None:
+            made = read_first_table(x, y, label, options)
+        elif options:
+            name, value = next(iter(options.items()))
+            raise bad(name, "nothing after the first table, which decided it", value)
+        else:
+            made = read_later_table(x, y, label, about)
+        labels = made.y if made.classes is None else name_labels(made.y, made.classes, self._kind)
+        if is_table(valid):
+            held = read_later_table(valid, None, label, made.about)
+            valid = held.x, name_labels(held.y, made.classes or held.classes or [], self._kind)
+        return LearnerData(made.x, labels, valid, made.about), made.report
+
+    def _given(self, data: Data, y: Any, valid: Any, about: dict[str, Any] | None) -> LearnerData:
         if y is not None:
             raise bad("y", "None, because data has its own labels", type(y).__name__)
-        found = read_learner_data(data, about)
+        found = read_learner_data(data, about, self._kind)
         return found if valid is None else found._replace(valid=valid)
 
     def check_task(self, new: NewTask) -> None:
@@ -271,6 +329,15 @@ class Learner(Estimator):
     def tasks(self) -> int:
         """Number of tasks learnt so far."""
         return 0 if self._snapshot is None else self._snapshot.stage + 1
+
+    @property
+    def schema(self) -> TableSchema | None:
+        """How columns of tables become features, decided by the first one; None without one.
+
+        ``learner.schema.check(table)`` reports what a table has that the first one did not.
+        """
+        about = {} if self._snapshot is None else self._snapshot.facts["inputs"]
+        return TableSchema.from_facts(about["schema"]) if "schema" in about else None
 
     def nbytes(self) -> dict[str, int]:
         """Return the bytes of what is kept, by kind: the rows of the memory are ``rows``.

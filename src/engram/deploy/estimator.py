@@ -5,7 +5,7 @@ data sets; novelty detectors of a learner.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, Self, cast
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from engram.data.dataset import Data
 from engram.data.label_checks import MAX_CLASSES
 from engram.data.standardization import fit_standardization
+from engram.data.tables.table_rows import is_table
 from engram.deploy.new_task import (
     Array,
     LearnerSettings,
@@ -28,8 +29,9 @@ from engram.deploy.new_task import (
     names_to_labels,
 )
 from engram.deploy.snapshot import LearnerSnapshot
+from engram.deploy.table_inputs import describe_first, read_later_table, translate_data
 from engram.engine.backend import resolve_device
-from engram.engine.portable_state import PortableState, describe_inputs
+from engram.engine.portable_state import PortableState
 from engram.engine.training import Training
 from engram.errors import EngramError, bad, check_choice, check_int, unknown
 from engram.experiments.build_methods import build_method
@@ -86,18 +88,32 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, x: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Compute the accuracy on rows with labels, or on the test rows of a `Data`.
 
+        A table may have its labels itself, in the column that was learnt from.
+
         For label sets, the precision-weighted Jaccard similarity over the labels learnt so far;
         rows that have none of them do not count.
         """
         if isinstance(x, Data):
             if y is not None:
                 raise bad("y", "None, because data has its own labels", type(y).__name__)
-            x, y = select_labelled(x, x.test)
+            x = translate_data(x, self._now.facts["inputs"])
+            x, y = select_labelled(x, x.test, self._kind)
+        elif y is None:
+            x, y = self._read_labels(x)
         if self._now.facts["labels"] == "set":
             if sample_weight is not None:
                 raise bad("sample_weight", "None, for sets of labels", type(sample_weight).__name__)
             return self._score_label_sets(x, y)
         return float(super().score(x, y, sample_weight))
+
+    def _read_labels(self, x: Any) -> tuple[Any, Any]:
+        """The features of a table and its own labels."""
+        if not is_table(x):
+            raise bad("y", "a label for each row", None)
+        found = read_later_table(x, None, None, self._now.facts["inputs"])
+        if found.report is not None:
+            found.report.warn()
+        return found.x, name_labels(found.y, found.classes or [], self._kind)
 
     def _score_label_sets(self, x: Any, y: Any) -> float:
         scores = self._now.scores(x)
@@ -229,18 +245,18 @@ def replace_memory(method: Method, memory: Memory | int) -> Method:
 class LearnerData(NamedTuple):
     """Rows with labels of a data set, and a description of its inputs."""
 
-    x: Tensor
+    x: Tensor | Array
     y: Any  # labels [n], or a list of labels for each row
-    valid: tuple[Tensor, Any] | None
+    valid: tuple[Any, Any] | None
     about: dict[str, Any]
 
 
-def read_learner_data(data: Data, about: dict[str, Any] | None) -> LearnerData:
+def read_learner_data(data: Data, about: dict[str, Any] | None, kind: str = "") -> LearnerData:
     """Read the training and validation rows of a data set.
 
     Class ids are valid within one data set only, so labels are class names. `about` describes the
     inputs of a learner that has learnt before: scales and fill values of missing numbers
-    are those of its first task.
+    are those of its first task, and so are the features of a table. `kind` is that of its labels.
 
     Examples
     --------
@@ -250,17 +266,32 @@ def read_learner_data(data: Data, about: dict[str, Any] | None) -> LearnerData:
     """
     if about is None:
         data = fit_standardization(data, data.train)
-        about = describe_inputs(data)
-    elif list(data.columns) != about["columns"]:
-        expected = f"the columns of training, {about['columns'] or 'without names'}"
-        raise bad(f"columns of {data.name}", expected, list(data.columns))
-    valid = select_labelled(data, data.valid) if len(data.valid) else None
-    return LearnerData(*select_labelled(data, data.train), valid, about)
+        about = describe_first(data)
+    else:
+        data = translate_data(data, about)
+    valid = select_labelled(data, data.valid, kind) if len(data.valid) else None
+    return LearnerData(*select_labelled(data, data.train, kind), valid, about)
 
 
-def select_labelled(data: Data, rows: Tensor) -> tuple[Tensor, Any]:
-    """Select inputs of rows and their labels by name; numeric names become numbers."""
-    kind = label_kind(data.classes)
+def name_labels(y: Sequence[Any], classes: Sequence[str], kind: str = "") -> Any:
+    """Labels from names of classes, or lists of them; numeric names become numbers.
+
+    They stay names for a learner whose labels are names (`kind`).
+
+    Examples
+    --------
+    >>> name_labels(["7", "3"], ["3", "7"]).tolist(), name_labels(["7"], ["7"], "str").tolist()
+    ([7, 3], ['7'])
+    """
+    kind = "str" if kind == "str" else label_kind(classes)
+    if y and isinstance(y[0], list):
+        return [names_to_labels(one, kind).tolist() for one in y]
+    return names_to_labels(y, kind)
+
+
+def select_labelled(data: Data, rows: Tensor, kind: str = "") -> tuple[Tensor, Any]:
+    """Select inputs of rows and their labels by name, as `name_labels` makes them."""
+    kind = "str" if kind == "str" else label_kind(data.classes)
     names = names_to_labels(data.classes, kind)
     if not data.is_multilabel:
         return data.gather(rows), names[data.labels[rows].cpu().numpy()]

@@ -19,7 +19,10 @@ from engram import keys
 from engram.data.conversion import refuse_repeated_labels, to_class_ids, to_inputs
 from engram.data.dataset import Data
 from engram.data.label_checks import check_one_type, to_whole_numbers
+from engram.data.tables.table_rows import is_table
+from engram.data.tables.table_schema import TableReport
 from engram.data.texts.tokenization import Tokenizer, are_texts, check_texts
+from engram.deploy.table_inputs import encode_inputs
 from engram.engine.portable_state import PortableState
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
@@ -63,6 +66,7 @@ class NewTask:
     valid_x: Tensor
     valid_y: Tensor
     about: dict[str, Any]  # description of the inputs, fixed by the first task
+    report: TableReport | None = None  # what a table had that the first one did not
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
@@ -100,14 +104,15 @@ def describe_inputs(x: Tensor) -> dict[str, Any]:
 def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") -> Tensor:
     """Convert inputs to the shape and type of training, [n, ...]; bytes take 0 to 255.
 
-    A learner of texts takes texts, or the token ids that its tokeniser makes of them.
+    A learner of texts takes texts, or the token ids that its tokeniser makes of them. Tables are
+    encoded as the first one was; what it did not have is warned about.
     """
-    if about is not None and "tokenizer" in about and is_table(x):
-        x = select_texts(x, about["columns"], argument)
+    if about is not None and is_table(x):
+        x, report = encode_inputs(x, about, argument)
+        if report is not None:
+            report.warn()
     if are_texts(x):
         return _encode_texts(x, about, argument)
-    if about is not None and about["columns"] and is_table(x):
-        x = select_features(x, about["columns"], argument)
     if about is not None and about["fill"]:
         x = _fill_missing(x, about)
     found = to_inputs(argument, x)
@@ -404,80 +409,6 @@ def names_to_labels(names: Sequence[str], kind: str) -> Array:
 def labels_to_names(labels: Array) -> list[str]:
     """Convert labels to names."""
     return [str(label) for label in labels.tolist()]
-
-
-# Tables of new inputs.
-
-
-def is_table(x: Any) -> bool:
-    """Return whether inputs are a table with named columns, such as a pandas DataFrame."""
-    return hasattr(x, "columns") and hasattr(x, "iloc")
-
-
-def select_features(table: Any, columns: Sequence[str], name: str = "x") -> Array:
-    """Select the features of training in their order, [n, F]; other columns are ignored.
-
-    A feature ``colour=red`` is 1 where the column ``colour`` is red; a value that
-    did not occur in training sets none. ``size missing`` is 1 where ``size`` is missing, which
-    then counts as 0.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> table = pd.DataFrame({"id": [7, 8], "colour": ["red", "blue"], "size": [1.5, 2]})
-    >>> select_features(table, ["size", "colour=green", "colour=red"]).tolist()
-    [[1.5, 0.0, 1.0], [2.0, 0.0, 0.0]]
-    >>> select_features(pd.DataFrame({"size": [1.5, None]}), ["size", "size missing"]).tolist()
-    [[1.5, 0.0], [0.0, 1.0]]
-    """
-    found = [_column(table, column, name) for column in columns]
-    for place, column in enumerate(columns):
-        if f"{column} missing" in columns:
-            found[place] = np.nan_to_num(found[place], nan=0.0)
-    return np.stack(found, 1).astype(np.float32)
-
-
-def select_texts(table: Any, columns: Sequence[str], name: str = "x") -> Any:
-    """The column of texts in a table: the one of training, or the only one.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> select_texts(pd.DataFrame({"id": [7], "said": ["hello there"]}), []).tolist()
-    ['hello there']
-    """
-    if columns and columns[0] in table.columns:
-        return table[columns[0]]
-    words = [one for one in table.columns if are_texts(table[one])]
-    if len(words) != 1:
-        wanted = f"a column {columns[0]!r} of texts" if columns else "one column of texts"
-        raise bad(f"columns of {name}", wanted, list(table.columns))
-    return table[words[0]]
-
-
-def _column(table: Any, column: str, name: str) -> Array:
-    if column in table.columns:
-        try:
-            numbers: Array = table[column].to_numpy(np.float64, na_value=np.nan)
-        except (TypeError, ValueError):
-            raise bad(f"column {column!r} of {name}", "numbers, as in training", "text") from None
-        return numbers
-    base = column.removesuffix(" missing")
-    if base != column and base in table.columns:
-        gaps: Array = table[base].isna().to_numpy()
-        return gaps
-    pieces = column.split("=")
-    for cut in range(len(pieces) - 1, 0, -1):  # names and values may contain "=" themselves
-        own, value = "=".join(pieces[:cut]), "=".join(pieces[cut:])
-        if own in table.columns:
-            is_value: Array = np.array([_text(one) == value for one in table[own].tolist()])
-            return is_value
-    wanted = pieces[0] if len(pieces) > 1 else column
-    raise bad(f"columns of {name}", f"{wanted!r} among them, as in training", list(table.columns))
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 # The stream of a learner, which has no known end.

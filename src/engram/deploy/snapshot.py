@@ -220,6 +220,7 @@ class LearnerSnapshot:
         held, problem = self.calibration, self.explain_no_alarm(rate)
         if held is None or problem:
             raise EngramError(problem)
+        x = convert_inputs(x, self.facts["inputs"])  # once, with its warnings
         if key not in self._calibrated:
             familiar = -self.novelty(held.x, key)  # by the network as it is now
             self._calibrated[key] = np.where(np.isnan(familiar), -np.inf, familiar)

@@ -37,7 +37,7 @@ GIVEN_ARGUMENTS = (
 
 @dataclass(frozen=True, init=False)
 class Wrapped(OutputDetector):
-    """A detector from the package pytorch-ood (``pip install engram[ood]``).
+    """A detector from the package pytorch-ood (``pip install engram-cl[ood]``).
 
     Any that reads logits or features: it is made anew after every stage with the present last layer
     and fitted on features and logits as they were when their task was learnt. Its name begins with
@@ -186,7 +186,7 @@ def detector_class(name: str) -> type[Any]:
         from pytorch_ood import detector as package
     except (ImportError, RuntimeError) as error:  # torchvision without its operators
         reason = f"the package pytorch-ood cannot be imported ({error})"
-        remedy = "pip install engram[ood]"
+        remedy = "pip install engram-cl[ood]"
         if isinstance(error, RuntimeError):
             remedy = "torchvision and torch must be of one build, both for the CPU or both for CUDA"
         raise BadArgument(f"Wrapped: {reason}; {remedy}") from error

@@ -17,9 +17,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from engram import __version__
-from engram.errors import EngramError
-from engram.serve.request_limits import RequestGate, RequestLimits
-from engram.serve.service import QueueFull, Service
+from engram.errors import BadArgument, EngramError
+from engram.serve.access_tokens import AccessTokens, allows
+from engram.serve.job_queue import QueueFull
+from engram.serve.log_lines import RequestFacts
+from engram.serve.request_examples import add_examples
+from engram.serve.request_limits import NAMED, RequestGate, RequestLimits
+from engram.serve.served_model import ServedModel
+from engram.serve.service import Service
 
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'self'; style-src 'unsafe-inline'; script-src "
@@ -159,15 +164,32 @@ class JobResponse(BaseModel):
 
 
 class StateResponse(BaseModel):
-    """State of the service in a word, without anything about its model."""
+    """State of the service in a word, without anything about its models."""
 
     status: str
+
+
+class ModelState(BaseModel):
+    """A model in numbers: tasks and classes learnt, tasks that wait."""
+
+    tasks: int
+    classes: int
+    queued: int
+    learning: bool
+
+
+class ModelsResponse(BaseModel):
+    """Models by name; the first one answers where no name is given."""
+
+    first: str
+    models: dict[str, ModelState]
 
 
 class HealthResponse(BaseModel):
     """What is served, and what waits to be learnt."""
 
     status: str
+    model: str
     tasks: int
     classes: list[Any]
     input_shape: list[int]
@@ -186,7 +208,7 @@ class ErrorResponse(BaseModel):
 
 
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    code: {"model": ErrorResponse} for code in (400, 401, 408, 413, 422)
+    code: {"model": ErrorResponse} for code in (400, 401, 403, 404, 408, 413, 422, 503)
 }
 
 
@@ -194,7 +216,7 @@ def create_app(
     service: Service,
     *,
     limits: RequestLimits | None = None,
-    token: str = "",
+    tokens: AccessTokens | None = None,
     hosts: tuple[str, ...] = (),
 ) -> RequestGate:
     """Create the ASGI application of a service, behind its request gate."""
@@ -211,77 +233,136 @@ def create_app(
         lifespan=life,
         docs_url=None,
         redoc_url=None,
-        description="A model that predicts, detects novel inputs, and continues to learn.",
+        openapi_url=None,
+        description="Models that predict, detect novel inputs, and continue to learn.",
         default_response_class=SafeJSONResponse,
         dependencies=[Depends(HTTPBearer(auto_error=False))],
     )
+    app.state.service = service
     _add_error_handlers(app)
-    _add_routes(app, service)
+    _add_service_routes(app, service)
+    _add_model_routes(app, "", Depends(find_first))
+    _add_model_routes(app, NAMED, Depends(find_named))
     _add_pages(app, service)
     paths = [getattr(route, "path", "") for route in app.routes]
     return RequestGate(
-        app, limits=limits or RequestLimits(), metrics=service.metrics, token=token, hosts=hosts,
-        paths=sorted(filter(None, paths)),
+        app, limits=limits or RequestLimits(), metrics=service.metrics, tokens=tokens, hosts=hosts,
+        paths=sorted(filter(None, paths)), models=tuple(service.models),
     )  # fmt: skip
 
 
-def _add_routes(app: FastAPI, service: Service) -> None:
-    @app.post("/predict", responses=ERROR_RESPONSES)
-    def predict(asked: PredictRequest) -> PredictResponse:
-        """Predict labels of inputs."""
-        return PredictResponse(**service.predict(asked.x, asked.task, asked.probabilities))
+async def find_first(request: Request) -> ServedModel:
+    """Find the model of a request without a name."""
+    found: ServedModel = request.app.state.service.first
+    return found
 
-    @app.post("/novelty", responses=ERROR_RESPONSES)
-    def novelty(asked: NoveltyRequest) -> NoveltyResponse:
+
+async def find_named(
+    request: Request, name: Annotated[str, Path(description="Name of a model: see `/models`.")]
+) -> ServedModel:
+    """Find the model that the path of a request names."""
+    try:
+        found: ServedModel = request.app.state.service.find(name)
+    except BadArgument as problem:
+        raise HTTPException(404, str(problem)) from problem
+    return found
+
+
+def require_role(role: str) -> Any:
+    """Make the dependency of routes that need a role."""
+
+    async def check(request: Request) -> None:
+        given = request.scope["facts"].role
+        if not allows(given, role):
+            raise HTTPException(403, f"this needs a token of the role {role}, not {given}")
+
+    return Depends(check)
+
+
+def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
+    """Add the routes about one model, which the dependency `found_model` finds."""
+
+    @app.post(prefix + "/predict", responses=ERROR_RESPONSES)
+    def predict(
+        asked: PredictRequest, request: Request, model: ServedModel = found_model
+    ) -> PredictResponse:
+        """Predict labels of inputs."""
+        found = model.predict(asked.x, asked.task, asked.probabilities)
+        request.scope["facts"].rows = len(found["labels"])
+        return PredictResponse(**found)
+
+    @app.post(prefix + "/novelty", responses=ERROR_RESPONSES)
+    def novelty(
+        asked: NoveltyRequest, request: Request, model: ServedModel = found_model
+    ) -> NoveltyResponse:
         """Compute how novel inputs are to the model."""
-        found = service.novelty(asked.x, asked.detector, asked.task, asked.rate, asked.per_class)
+        found = model.novelty(asked.x, asked.detector, asked.task, asked.rate, asked.per_class)
+        request.scope["facts"].rows = len(found["novelty"])
         return NoveltyResponse(**found)
 
     @app.post(
-        "/learn", status_code=202, responses={**ERROR_RESPONSES, 429: {"model": ErrorResponse}}
-    )
-    def learn(asked: LearnRequest) -> JobResponse:
+        prefix + "/learn", status_code=202,
+        responses={**ERROR_RESPONSES, 429: {"model": ErrorResponse}},
+        dependencies=[require_role("learn")],
+    )  # fmt: skip
+    def learn(
+        asked: LearnRequest, request: Request, model: ServedModel = found_model
+    ) -> JobResponse:
         """Queue a task; `/jobs/{number}` shows its state."""
-        job = service.learn(asked.x, list(asked.y))
+        facts: RequestFacts = request.scope["facts"]
+        job = request.app.state.service.learn(model, asked.x, list(asked.y), facts.id)
+        facts.rows = job.rows
         return JobResponse(job=job.number, state=job.state, rows=job.rows)
 
-    @app.get("/jobs/{number}", responses={**ERROR_RESPONSES, 404: {"model": ErrorResponse}})
-    def job(number: Annotated[int, Path(ge=1, lt=1 << 31)]) -> JobResponse:
+    @app.get(prefix + "/jobs/{number}", responses=ERROR_RESPONSES)
+    async def job(
+        number: Annotated[int, Path(ge=1, lt=1 << 31)], model: ServedModel = found_model
+    ) -> JobResponse:
         """Return the state of a task."""
-        found = service.jobs.get(number)
+        found = model.jobs.get(number)
         if found is None:
             raise HTTPException(404, "no such task is known")
         return JobResponse(job=number, state=found.state, rows=found.rows, error=found.error,
                         seconds=found.seconds)  # fmt: skip
 
+    @app.get(prefix + "/health", responses=ERROR_RESPONSES)
+    async def health(model: ServedModel = found_model) -> HealthResponse:
+        """Return what is served, and what waits to be learnt."""
+        return HealthResponse(**model.health)
 
-def _add_pages(app: FastAPI, service: Service) -> None:
+
+def _add_service_routes(app: FastAPI, service: Service) -> None:
     @app.get("/live")
-    def live() -> StateResponse:
+    async def live() -> StateResponse:
         """Answer as long as the process does."""
         return StateResponse(status="live")
 
     @app.get("/ready", responses={503: {"model": ErrorResponse}})
-    def ready() -> StateResponse:
+    async def ready() -> StateResponse:
         """Return whether the service predicts and learns."""
         if not service.ready:
             raise HTTPException(503, "the service is stopping, or no longer learns")
         return StateResponse(status="ready")
 
-    @app.get("/health", responses=ERROR_RESPONSES)
-    def health() -> HealthResponse:
-        """Return what is served, and what waits to be learnt."""
-        return HealthResponse(**service.health)
+    @app.get("/models", responses=ERROR_RESPONSES)
+    async def models() -> ModelsResponse:
+        """List the models by name."""
+        every = {name: ModelState(**model.state) for name, model in service.models.items()}
+        return ModelsResponse(first=service.first.name, models=every)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> PlainTextResponse:
         """Return counts and times in the format of Prometheus."""
-        now = service.health
-        text = service.metrics.text({
-            "engram_tasks": now["tasks"], "engram_classes": len(now["classes"]),
-            "engram_queued": now["queued"], "engram_learning": float(now["learning"]),
-        })  # fmt: skip
+        text = service.metrics.text({name: one.state for name, one in service.models.items()})
         return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_pages(app: FastAPI, service: Service) -> None:
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi(request: Request) -> SafeJSONResponse:
+        plain = app.openapi()
+        known = service.models.values() if request.scope["facts"].role else ()
+        return SafeJSONResponse(add_examples(plain, known))
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     def page() -> HTMLResponse:

@@ -29,7 +29,7 @@ def learn_task(model: str, task: str, out: str, number: int, **options: Any) -> 
     """Load a model, let it learn a task, save what came out; why not, in words."""
     from engram.deploy.deployed_learner import Learner
     from engram.errors import EngramError
-    from engram.serve.service import read_task
+    from engram.serve.job_queue import read_task
 
     try:
         learner = Learner.load(model, **options)
