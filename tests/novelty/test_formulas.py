@@ -13,7 +13,6 @@ from engram import novelty
 from engram.checks import check
 from engram.models.forward_pass import Output
 from engram.novelty.detector import Facts
-from engram.novelty.last_layer import LastLayer, LastLayerDetector
 from tests.novelty.test_detectors import Rows, train
 from tests.refusals import refuses
 
@@ -83,7 +82,7 @@ def dice(columns):
 
 def she(columns):
     right = net(KNOWN, EVERY).argmax(1) == LABELS
-    means = np.stack([KNOWN[right & (LABELS == c)].mean(0) for c in EVERY])
+    means = np.stack([KNOWN[right & (c == LABELS)].mean(0) for c in EVERY])
     return (ASKED * means[net(ASKED, columns).argmax(1)]).sum(1)
 
 
@@ -115,8 +114,8 @@ def squared(rows, mean, covariance):
 
 
 def rmd(columns):
-    within = np.mean([np.cov(KNOWN[LABELS == c].T, bias=True) for c in EVERY], 0)
-    own = [squared(ASKED, KNOWN[LABELS == c].mean(0), within) for c in EVERY]
+    within = np.mean([np.cov(KNOWN[c == LABELS].T, bias=True) for c in EVERY], 0)
+    own = [squared(ASKED, KNOWN[c == LABELS].mean(0), within) for c in EVERY]
     return squared(ASKED, KNOWN.mean(0), np.cov(KNOWN.T, bias=True)) - np.min(own, 0)
 
 
@@ -168,10 +167,10 @@ def fitted(detector, rows=KNOWN, labels=LABELS, weight=WEIGHT, bias=BIAS):
 
 
 def rate(detector, state, columns, asked=ASKED, weight=WEIGHT, bias=BIAS):
-    layer = LastLayer(tensor(weight), tensor(bias))
+    layer = novelty.LastLayer(tensor(weight), tensor(bias))
     head, x = torch.isin(torch.arange(CLASSES), torch.tensor(columns)), tensor(asked)
     output = Output(x, layer.logits(x))
-    if isinstance(detector, LastLayerDetector):
+    if isinstance(detector, novelty.LastLayerDetector):
         return detector.rate_features(output, layer, head, state)
     return detector.familiarity(output, layer.weight, head, state)
 
@@ -212,7 +211,8 @@ BARE = (novelty.MaxLogit(), novelty.GEN(), novelty.GradNorm(), novelty.ASH())
 @pytest.mark.parametrize("head", ["multi", "single"])
 def test_runs_together_and_alone(head):
     together, alone = (
-        train(*FITTED, *BARE, head=head, together=t, method="ER", model="mlp") for t in (True, False)
+        train(*FITTED, *BARE, head=head, together=t, method="ER", model="mlp")
+        for t in (True, False)
     )
     for detector in (*FITTED, *BARE):
         for stage in (0, 2):

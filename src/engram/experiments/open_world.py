@@ -19,7 +19,7 @@ from engram.experiments.run_methods import run
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.learner.tensor_tree import stack
-from engram.novelty.detector import ROWS_PER_BATCH, Detector, State, gather_facts, mask_logits
+from engram.novelty.detector import ROWS_PER_BATCH, Detector, State, gather_facts
 from engram.novelty.softmax import Softmax
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
@@ -327,6 +327,7 @@ class ArrivalProbe(Probe):
         if learner.stream.labels == "set" or learner.stream.head != "single":
             raise bad("stream", "one label per row and one head for all tasks",
                       (learner.stream.labels, learner.stream.head))  # fmt: skip
+        self.detector.check_refit(learner)
         self.detector.refuse(gather_facts(learner))
 
     def after_stage(self, view: StageView) -> Rows | Mapping[str, Any]:
@@ -351,12 +352,3 @@ class ArrivalProbe(Probe):
             stages = torch.full_like(some, view.stage)
             x = torch.stack([learner.feed(some, stages) for learner in view.learners])
             yield view.map(one_run, x, view.open, state)
-
-
-def _columns(view: StageView, rows: tuple[int, ...]) -> Tensor:
-    """Return the true labels of rows as columns of each run, [R, n]."""
-    found = []
-    for stream in view.streams:
-        labels = stream.data.labels[list(rows)].tolist()
-        found.append([stream.position[label] for label in labels])
-    return torch.tensor(found, device=view.device)

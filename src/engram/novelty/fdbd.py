@@ -22,7 +22,8 @@ class FDBD(LastLayerDetector):
 
     The fast decision boundary based detector, fDBD: distances are those of features to the planes
     on which another class is as likely, divided by the distance of features from the mean of
-    training rows. Liu and Qin, Fast decision boundary based out-of-distribution detector, ICML 2024.
+    training rows. Liu and Qin, Fast decision boundary based out-of-distribution detector, ICML
+    2024.
 
     Examples
     --------
@@ -51,10 +52,9 @@ class FDBD(LastLayerDetector):
         mean = (state["sums"] / state["rows"].clamp(min=1)).to(output.features)
         logits = layer.logits(output.features)
         best, own = mask_logits(logits, columns).max(-1, keepdim=True)
-        between = torch.linalg.vector_norm(
-            layer.weight[:, None] - layer.weight, dim=-1
-        )  # [C, C]
+        exact = "donot_use_mm_for_euclid_dist"
+        between = torch.cdist(layer.weight, layer.weight, compute_mode=exact)  # [C, C]
         width = between[own[:, 0]].clamp(min=SMALLEST)
-        far = torch.where(columns, (best - logits) / width, 0.0).sum(-1)
+        far: Tensor = torch.where(columns, (best - logits) / width, 0.0).sum(-1)
         away = (output.features - mean).norm(dim=-1).clamp(min=SMALLEST)
         return far / (columns.sum() - 1).clamp(min=1) / away

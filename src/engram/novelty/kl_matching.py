@@ -18,9 +18,9 @@ from engram.novelty.detector import Facts, OutputDetector, State, mask_logits
 class KLMatching(OutputDetector):
     """Minus the divergence of the probabilities from those typical of a class, for the nearest one.
 
-    Typical is the mean over training rows that are predicted as the class; a probability of 0 counts
-    as the smallest positive number. Hendrycks and others, Scaling out-of-distribution detection for
-    real-world settings, ICML 2022, where the rows are validation rows.
+    Typical is the mean over training rows that are predicted as the class; a probability of 0
+    counts as the smallest positive number. Hendrycks and others, Scaling out-of-distribution
+    detection for real-world settings, ICML 2022, where the rows are validation rows.
 
     Examples
     --------
@@ -54,5 +54,5 @@ class KLMatching(OutputDetector):
         typical = typical.clamp(min=torch.finfo(typical.dtype).tiny).log()  # [k, C]
         likely = mask_logits(output.logits, columns).softmax(-1)
         own = torch.special.entr(likely).sum(-1, keepdim=True)
-        nearest = (own + likely @ typical.mT).masked_fill(~known, -torch.inf).amax(-1)
+        nearest: Tensor = (own + likely @ typical.mT).masked_fill(~known, -torch.inf).amax(-1)
         return nearest.nan_to_num(neginf=0.0)  # nothing is known yet

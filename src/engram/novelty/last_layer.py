@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from engram.errors import bad
@@ -19,6 +18,7 @@ class LastLayer(NamedTuple):
 
     Examples
     --------
+    >>> import torch
     >>> layer = LastLayer(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.5, 0.0]))
     >>> layer.logits(torch.tensor([[3.0, 4.0]])).tolist()
     [[3.5, 8.0]]

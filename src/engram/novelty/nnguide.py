@@ -21,7 +21,8 @@ class NNGuide(OutputDetector):
     """Energy times the mean likeness to the nearest training rows, weighted by their energies.
 
     The likeness is the cosine of the features. Rows of classes that the head does not have are left
-    out. Park, Jung and Teoh, Nearest neighbor guidance for out-of-distribution detection, ICCV 2023.
+    out. Park, Jung and Teoh, Nearest neighbor guidance for out-of-distribution detection, ICCV
+    2023.
 
     Parameters
     ----------
@@ -33,8 +34,10 @@ class NNGuide(OutputDetector):
     Examples
     --------
     >>> output = Output(torch.tensor([[3.0, 4.0]]), torch.tensor([[5.0]]))
-    >>> bank = {"rows": {"features": torch.tensor([[[2.0, 0.0], [0.0, 1.0]]])},
-    ...         "rank": torch.ones(1, 2)}
+    >>> bank = {
+    ...     "rows": {"features": torch.tensor([[[2.0, 0.0], [0.0, 1.0]]])},
+    ...     "rank": torch.ones(1, 2),
+    ... }
     >>> guide = NNGuide(k=1, per_class=2)  # 0.6 of an energy of 2 is more than 0.8 of 1
     >>> round(guide.familiarity(output, torch.zeros(1, 2), torch.tensor([True]), bank).item(), 6)
     6.0
@@ -69,5 +72,5 @@ class NNGuide(OutputDetector):
         like = F.normalize(output.features, dim=-1) @ bank.mT
         near = like.masked_fill(~there, -torch.inf).topk(self.k).values
         real = near > -torch.inf
-        guide = torch.where(real, near, 0.0).sum(-1) / real.sum(-1).clamp(min=1)
+        guide: Tensor = torch.where(real, near, 0.0).sum(-1) / real.sum(-1).clamp(min=1)
         return guide * mask_logits(output.logits, columns).logsumexp(-1)

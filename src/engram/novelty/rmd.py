@@ -78,5 +78,5 @@ class RMD(OutputDetector):
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         whole = state["whole"]
         away = output.features.double() - whole["sum"] / whole["rows"].clamp(min=1)
-        from_all = ((away @ whole["precision"]) * away).sum(-1)
+        from_all: Tensor = ((away @ whole["precision"]) * away).sum(-1)
         return 2 * nearest_distance(output.features, state["classes"]) + from_all

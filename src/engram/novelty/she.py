@@ -18,8 +18,8 @@ class SHE(OutputDetector):
     """Inner product of features and the mean features of the predicted class.
 
     Means run over training rows that the network classifies correctly; a class without any has
-    product 0. Zhang and others, Out-of-distribution detection based on in-distribution data patterns
-    memorization with modern Hopfield energy, ICLR 2023.
+    product 0. Zhang and others, Out-of-distribution detection based on in-distribution data
+    patterns memorization with modern Hopfield energy, ICLR 2023.
 
     Examples
     --------
@@ -49,4 +49,5 @@ class SHE(OutputDetector):
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         means = state["sums"] / state["counts"].clamp(min=1)[:, None]
         predicted = mask_logits(output.logits, columns).argmax(-1)
-        return (output.features * means.to(output.features)[predicted]).sum(-1)
+        found: Tensor = (output.features * means.to(output.features)[predicted]).sum(-1)
+        return found

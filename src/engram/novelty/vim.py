@@ -26,9 +26,9 @@ class ViM(LastLayerDetector):
 
     Features are centred where all logits are nearest to 0; the space is that of their largest
     variances. The virtual logit is the length of the rest, in a unit that makes its mean over
-    training rows that of the largest logits. Rows that lie in the space entirely have none. Computed
-    with the present last layer, for the rows kept of the head's classes. Wang and others, ViM:
-    out-of-distribution with virtual-logit matching, CVPR 2022.
+    training rows that of the largest logits. Where these lie in the space entirely, the energy
+    alone counts. Computed with the present last layer, for the rows kept of the head's classes.
+    Wang and others, ViM: out-of-distribution with virtual-logit matching, CVPR 2022.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class ViM(LastLayerDetector):
         largest = (mask_logits(own.logits(rows), columns).amax(-1) * there).sum() / count
         exists = far > LEAST_RESIDUAL * centred.norm(dim=-1).sum() / count
         unit = torch.where(exists, largest / torch.where(exists, far, 1.0), 0.0)
-        virtual = ((output.features.double() - origin) @ outside).norm(dim=-1) * unit
+        virtual: Tensor = ((output.features.double() - origin) @ outside).norm(dim=-1) * unit
         return own.energy(output.features.double(), columns) - virtual
 
     def _dimensions(self, features: int) -> int:
