@@ -88,6 +88,8 @@ COMMANDS = (
      "engram versions shop --diff 3 5"),
     ("rollback", store_commands.rollback, "Serve an earlier version of a store again.",
      "engram rollback shop 3"),
+    ("forget", store_commands.forget, "Remove rows or classes from a model or a store.",
+     "engram forget shop --rows gone.csv"),
     ("report", record_commands.report, "Write an HTML report on run directories.",
      "engram report runs/first -o report.html"),
     ("verify", record_commands.verify, "Check the records of a run directory.",

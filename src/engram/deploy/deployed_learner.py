@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from engram.data.dataset import Data
@@ -31,13 +32,27 @@ from engram.deploy.estimator import (
     refuse_for_label_sets,
     without_refitted,
 )
+from engram.deploy.forgetting import (
+    Forgotten,
+    Wanted,
+    add_detectors,
+    check_classes,
+    drop_detectors,
+    forgotten_columns,
+    move_calibration,
+    remaining_tasks,
+    remove_rows,
+)
 from engram.deploy.new_task import (
     Array,
     NewTask,
+    convert_inputs,
     extend_stream,
     label_kind,
+    labels_to_names,
     learns_sets,
     remaining_rows,
+    remaining_stream,
 )
 from engram.deploy.program_export import export_program
 from engram.deploy.snapshot import LearnerSnapshot
@@ -45,9 +60,10 @@ from engram.deploy.table_inputs import is_bytes, read_first_table, read_later_ta
 from engram.deploy.widen_head import lacks_room, widen_learner
 from engram.engine.backend import probe_numerics
 from engram.engine.engine import Engine
+from engram.engine.factory import LearnerFactory
 from engram.engine.portable_state import CONSTANTS, PortableState, export_state, restore_state
 from engram.engine.run_definition import Run
-from engram.errors import EngramError, bad, wrap_read_errors
+from engram.errors import BadArgument, EngramError, bad, wrap_read_errors
 from engram.experiments.build_methods import build_method, forbid_user_code
 from engram.experiments.build_probes import build_detectors
 from engram.experiments.model_file import describe_origin, load_model, save_model
@@ -135,7 +151,7 @@ class Learner(Estimator):
         self.detectors, self.refit, self.calibration = detectors, refit, calibration
         self.seed, self.device = seed, device
         self._training, self._lock = dict(training), threading.RLock()
-        self.notes: dict[str, Any] = {}  # the user's plain values, saved in files
+        self.notes = {}
         self._forget()
         self._check()
 
@@ -184,6 +200,8 @@ class Learner(Estimator):
             raise bad(name, "a table as x, which it is about", value)
         elif isinstance(x, Data):
             x, y, valid, about = self._given(x, y, valid, about)
+        elif y is None:
+            raise BadArgument("y: Learner requires y to be passed, but the target y is None")
         new = replace(NewTask.from_arrays(x, y, valid, about), report=report)
         self.check_task(new)
         return new
@@ -214,8 +232,86 @@ class Learner(Estimator):
             learnt.facts["inputs"] = new.about
             if held is not None:
                 learnt.tensors.update(held.tensors())
+            closed = [] if found is None else forgotten_columns(found)
+            again = {learnt.facts["classes"].index(name) for name in new.classes}
+            if closed := [c for c in closed if c not in again]:
+                learnt.facts["forgotten"] = closed
             self._publish(learnt)
         return self
+
+    def forget(
+        self, rows: Any = None, classes: Any = None, *, retrain: bool = False
+    ) -> Forgotten:  # fmt: skip
+        """Remove rows, or all rows of classes, from what the learner keeps; return what is left.
+
+        Rows of the memory go with the values stored beside them, and calibration rows; a class is
+        not predicted any more, until it is learnt again. Weights do not unlearn rows: `retrain`
+        trains new ones on the rows that remain in the memory, task after task, which costs
+        accuracy where the memory is small.
+
+        Parameters
+        ----------
+        rows
+            [n, ...] inputs as they were given to `learn`; equal ones are removed.
+        classes
+            A label, or a list of labels.
+        retrain
+            Forget everything but the remaining rows of the memory, and learn these anew.
+        """
+        with self._lock:
+            return self.forget_wanted(self.find_wanted(rows, classes), retrain=retrain)
+
+    def find_wanted(self, rows: Any = None, classes: Any = None) -> Wanted:
+        """Check and describe what `forget` is given; the description does not hold the rows."""
+        found = self._now_portable
+        if rows is None and classes is None:
+            raise bad("rows", "rows to forget, or classes", None)
+        x = None if rows is None else convert_inputs(rows, found.facts["inputs"], "rows")
+        names = [] if classes is None else labels_to_names(np.atleast_1d(np.asarray(classes)))
+        return Wanted.of(x, check_classes(found, names))
+
+    def forget_wanted(self, wanted: Wanted, *, retrain: bool = False) -> Forgotten:
+        """Forget what `find_wanted` described."""
+        with self._lock:
+            state, removed = remove_rows(self._now_portable, wanted)
+            if retrain:
+                fresh = self.copy()
+                fresh._forget()
+                fresh.calibration = 0
+                for task in remaining_tasks(state):
+                    fresh.learn_task(replace(task, kind=self._kind))
+                names = labels_to_names(self._now.classes)
+                removed = removed.retrained_of(names, fresh._now_portable)
+                state = move_calibration(state, fresh._now_portable)
+            else:
+                state, lost = self._fit_again(state)
+                told = tuple(f"{name} can be used after the next learning" for name in lost)
+                removed = removed._replace(remains=removed.remains + told)
+            self._publish(state)
+        return removed
+
+    def _fit_again(self, found: PortableState) -> tuple[PortableState, list[str]]:
+        """Fit detectors to the rows that remain; return which cannot be, and lose their state."""
+        detectors = {key: one for key, one in self._detectors_to_fit().items() if one.fits}
+        found = drop_detectors(found, detectors)
+        last = found.tensors["rows/stage"] == found.stage
+        able = {key: one for key, one in detectors.items() if one.refit == "memory"}
+        if found.facts["rows_left_out"] or not bool(last.any()):
+            able = {}
+        if able:
+            run = self._settings.run(remaining_stream(found, self._settings))
+            learner = LearnerFactory(self._device).learner(run)
+            restore_state(learner, found)
+            learner.enter(found.stage)
+            with probe_numerics(run.training.precision):
+                found = add_detectors(found, fit_detectors(able, learner, run.method))
+        return found, [one.name for key, one in detectors.items() if key not in able]
+
+    @property
+    def _now_portable(self) -> PortableState:
+        if self._portable is None:
+            raise LearnerNotFitted("nothing has been learnt yet")
+        return self._portable
 
     def _detectors_to_fit(self) -> dict[str, Detector]:
         method = self._settings.method

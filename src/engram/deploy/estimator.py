@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from engram.data.dataset import Data
@@ -80,6 +81,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _portable: PortableState | None
     _snapshot: LearnerSnapshot | None
     _kind: str  # kind of the labels
+    _notes: dict[str, Any]
 
     def learn(self, x: Any, y: Any = None) -> Self:
         """Learn a task."""
@@ -133,17 +135,24 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return {name: getattr(self, name) for name in OWN_PARAMETERS} | self._training
 
     def set_params(self, **params: Any) -> Self:
-        """Change arguments, which discards what was learnt."""
+        """Change arguments, which discards what was learnt; an error leaves all as it was."""
+        before = dict(self.__dict__)
+        self._training = dict(self._training)
         for name, value in params.items():
-            if name not in (*OWN_PARAMETERS, *TRAINING_PARAMETERS):
-                raise unknown("set_params", name, (*OWN_PARAMETERS, *TRAINING_PARAMETERS))
             if name in TRAINING_PARAMETERS:
                 self._training[name] = value
-            else:
+            elif name in OWN_PARAMETERS:
                 setattr(self, name, value)
+        try:
+            for name in params:
+                if name not in (*OWN_PARAMETERS, *TRAINING_PARAMETERS):
+                    raise unknown("set_params", name, (*OWN_PARAMETERS, *TRAINING_PARAMETERS))
+            self._check()
+        except BaseException:
+            self.__dict__.update(before)
+            raise
         if params:
             self._forget()
-            self._check()
         return self
 
     def __repr__(self) -> str:
@@ -169,10 +178,11 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Start from scratch, with these rows as the only task."""
         with self._lock:
             self._forget()
-            return self.learn(x, y)
+            return self.learn(x, _flatten_column(y))
 
     def partial_fit(self, x: Any, y: Any, classes: Any = None) -> Self:
         """Learn a task as `learn` does; `classes` are all future ones, for which room is made."""
+        y = _flatten_column(y)
         if classes is not None:
             every = set(labels_to_names(convert_labels(classes, len(classes), "classes")[0]))
             if strange := sorted(set(RowLabels.read(y, len(x)).classes) - every):
@@ -185,6 +195,23 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def classes_(self) -> Array:
         """The labels known so far, sorted; columns of `predict_proba` have this order."""
         return self._now.classes
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of features of a row; `AttributeError` for inputs of more than one axis."""
+        shape = self._now.facts["inputs"]["shape"]
+        if len(shape) > 1:
+            raise AttributeError(f"inputs of shape {tuple(shape)} have no number of features")
+        return int(shape[0])
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Plain values of yours, which files hold as well."""
+        return self._notes
+
+    @notes.setter
+    def notes(self, notes: Mapping[str, Any]) -> None:
+        self._notes = dict(notes)
 
     # -- inside ------------------------------------------------------------------------------------
     def _forget(self) -> None:
@@ -220,6 +247,13 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "nothing has been learnt yet: call learn(x, y) or fit(x, y) first"
             )
         return now
+
+
+def _flatten_column(y: Any) -> Any:
+    """A table of one column as labels, with scikit-learn's warning."""
+    if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+        return column_or_1d(y, warn=True)
+    return y
 
 
 def replace_memory(method: Method, memory: Memory | int) -> Method:

@@ -109,7 +109,7 @@ class Gate:
         old = _compare(served, candidate, kept.x, kept.y)
         split = len(own.y) - fresh
         new = _compare(served, candidate, own.x[split:], own.y[split:])
-        known = len(served.facts["classes"])
+        known = served.seen[: len(candidate.facts["classes"])].nonzero()[:, 0].cpu().numpy()
         checks = [
             check_kept_rows(self, old),
             check_new_rows(self, new),
@@ -158,7 +158,7 @@ def check_classes(
     """Every class has a name and rows; a new one has enough rows to be judged."""
     counts = np.bincount(new.y[new.y >= 0].numpy(), minlength=len(new.classes))
     rows = dict(zip(new.classes, counts.tolist(), strict=True))
-    known = set(served.facts["classes"])
+    known = {name for c, name in enumerate(served.facts["classes"]) if c not in served.closed}
     empty = [name for name in declared if name not in rows]
     blank = [name for name in rows if not name.strip() or name in ("nan", "None", "<NA>")]
     few = [name for name in rows if name not in known and rows[name] < gate.least]
@@ -315,9 +315,9 @@ def check_new_rows(gate: Gate, new: Compared) -> Check:
     return Check("new rows", chance > gate.level, text)
 
 
-def check_new_classes(gate: Gate, new: Compared, known: int) -> Check:
+def check_new_classes(gate: Gate, new: Compared, known: Array) -> Check:
     """New classes are learnt: better than before, and better than by one label for all rows."""
-    rows = new.y >= known
+    rows = ~np.isin(new.y, known)
     count = int(rows.sum())
     if not count:
         return Check("new classes", True, "no new classes")
@@ -366,7 +366,9 @@ def _measure(gate: Gate, old: Compared, new: Compared, names: Sequence[str]) -> 
 
 def _columns(served: LearnerSnapshot, new: NewTask) -> Array:
     """Return the column [n] of each new row's label, -1 for new classes."""
-    place: Mapping[str, int] = {name: c for c, name in enumerate(served.facts["classes"])}
+    place: Mapping[str, int] = {
+        name: c for c, name in enumerate(served.facts["classes"]) if c not in served.closed
+    }
     columns = np.array([place.get(name, -1) for name in new.classes])
     found: Array = columns[new.y[:, 0].numpy()]
     return found

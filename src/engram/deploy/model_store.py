@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import torch
 
 from engram.data.fingerprint import hash_content
 from engram.deploy.calibration import explain_no_alarm
 from engram.deploy.deployed_learner import Learner, Progress
 from engram.deploy.estimator import LearnerNotFitted
+from engram.deploy.forgetting import Forgotten, Wanted
 from engram.deploy.gate import Check, Gate
 from engram.deploy.new_task import NewTask, labels_to_names, names_to_labels
 from engram.errors import EngramError, RecordError, bad, check_int, plural, wrap_read_errors
@@ -114,6 +116,10 @@ class Version:
         accuracy = f", kept rows {kept['before']:.3f} -> {kept['after']:.3f}" if kept else ""
         told = self.reason if not self.accepted else f"{plural(self.rows, 'row')}{accuracy}"
         return f"version {self.number} ({self.state}): {told}"
+
+
+class StoreBusy(EngramError):
+    """Raised when another process is writing to a store."""
 
 
 class ModelStore:
@@ -238,6 +244,11 @@ class ModelStore:
             raise EngramError(missing)
         with self._writing():
             self._write_state(gate=None if gate is None else gate.plain())
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of all versions, the oldest first."""
+        return self._numbers("json")
 
     def version(self, number: int) -> Version:
         """Return the record of a version."""
@@ -376,6 +387,33 @@ class ModelStore:
             self._serve(number, learner, "rolled back")
             return self.version(number)
 
+    def forget(
+        self, rows: Any = None, classes: Any = None, *, retrain: bool = False, note: str = ""
+    ) -> Forgotten:
+        """Remove rows, or all rows of classes, from all versions and from what was set aside.
+
+        As `Learner.forget`, in a new version, which is served without a gate. Rows are removed from
+        older versions as well, whose weights were trained on them; with `retrain` their
+        models are deleted. A process that dies here is completed by the next one that writes.
+        """
+        with self._writing():
+            served = self._current_learner()
+            wanted = served.find_wanted(rows, classes)
+            candidate = served.copy()
+            removed = candidate.forget_wanted(wanted, retrain=retrain)
+            order = {
+                "number": self._next_number(), "parent": self._served, "note": note,
+                "hashes": [str(one) for one in wanted.hashes.tolist()],
+                "classes": list(wanted.classes), "retrain": retrain,
+            }  # fmt: skip
+            self._write_state(forgetting=order)
+            self._publish_forgotten(order, served, candidate, removed)
+            older = self._forget_elsewhere(order)
+            if older and not retrain:
+                told = f"so were those of {plural(older, 'other version')}, whose rows are removed"
+                removed = removed._replace(remains=(*removed.remains, told))
+            return removed
+
     def pin(self, number: int, name: str = "pinned") -> Version:
         """Keep the model of a version for good, under a name; an empty name ends that."""
         with self._writing():
@@ -467,7 +505,7 @@ class ModelStore:
         """Be the only writer, on a store that is in order."""
         with self._lock:
             if not self._claims.take(WRITER):
-                raise EngramError(f"{self.folder}: another process is writing to this store")
+                raise StoreBusy(f"{self.folder}: another process is writing to this store")
             try:
                 self._recover()
                 self._follow()
@@ -517,7 +555,73 @@ class ModelStore:
         for kind, place in (("engram", VERSIONS), ("safetensors", ASIDE)):
             for number in set(self._numbers(kind)) - set(written):
                 (self.folder / place / _name(number, kind)).unlink()
+        if self._state["forgetting"] is not None:
+            self._complete_forgetting()
         self._prune()
+
+    def _publish_forgotten(
+        self, order: Mapping[str, Any], served: Learner, candidate: Learner, removed: Forgotten
+    ) -> None:
+        """Write and serve the version in which something is forgotten."""
+        number = order["number"]
+        metrics: dict[str, Any] = {"removed": removed._asdict()}
+        held = candidate.snapshot.calibration
+        if held is not None and len(held.y):
+            truth = candidate.snapshot.labels[held.y.numpy()]
+            before, after = ((one.predict(held.x) == truth).mean() for one in (served, candidate))
+            metrics["kept"] = {"rows": len(truth), "before": float(before), "after": float(after)}
+        made = Version(
+            number=number, parent=order["parent"], how="forgot", time=_now(), note=order["note"],
+            rows=removed.rows + removed.calibration, classes=removed.classes, metrics=metrics,
+        )  # fmt: skip
+        candidate.save(self._path(number, "engram"))
+        write_json(self._path(number, "json"), made.plain())
+        self._serve(number, candidate, made.how)
+
+    def _forget_elsewhere(self, order: Mapping[str, Any]) -> int:
+        """Remove forgotten rows from all other files; return the number of other versions left."""
+        hashes = np.array([int(one) for one in order["hashes"]], np.uint64)
+        wanted, left = Wanted(hashes, tuple(order["classes"])), 0
+        for number in self._numbers("engram"):
+            path = self._path(number, "engram")
+            if number == order["number"]:
+                continue
+            one = None if order["retrain"] else Learner.load(path, **self._options)
+            if one is None or not set(labels_to_names(one.classes_)) - set(wanted.classes):
+                path.unlink()
+                continue
+            one.forget_wanted(wanted)
+            one.save(path)
+            left += 1
+        for number in self._numbers("safetensors"):
+            self._forget_aside(number, wanted)
+        self._write_state(forgetting=None)
+        self._prune()
+        return left
+
+    def _forget_aside(self, number: int, wanted: Wanted) -> None:
+        path = self.folder / ASIDE / _name(number, "safetensors")
+        file = TensorFile(path, what="rows set aside", framework="pt")
+        x, y = file.get("x"), file.get("y")
+        gone = wanted.find(x, y.numpy(), json.loads(file.facts["facts"])["classes"])
+        if gone.all():
+            path.unlink()
+        elif gone.any():
+            stay = torch.from_numpy(~gone)
+            tensors = {"x": x[stay].contiguous(), "y": y[stay].contiguous()}
+            save_tensors(path, tensors, {"facts": file.facts["facts"]})
+
+    def _complete_forgetting(self) -> None:
+        """Forget what another process has begun to forget."""
+        order = self._state["forgetting"]
+        if order["number"] not in self._numbers("json"):
+            hashes = np.array([int(one) for one in order["hashes"]], np.uint64)
+            served = Learner.load(self._path(order["parent"], "engram"), **self._options)
+            candidate = served.copy()
+            wanted = Wanted(hashes, tuple(order["classes"]))
+            removed = candidate.forget_wanted(wanted, retrain=order["retrain"])
+            self._publish_forgotten(order, served, candidate, removed)
+        self._forget_elsewhere(order)
 
     def _prune(self) -> None:
         """Delete the models that the policy does not keep; their records stay."""

@@ -16,7 +16,12 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from engram import keys
-from engram.data.conversion import refuse_repeated_labels, to_class_ids, to_inputs
+from engram.data.conversion import (
+    refuse_repeated_labels,
+    refuse_sparse,
+    to_class_ids,
+    to_inputs,
+)
 from engram.data.dataset import Data
 from engram.data.label_checks import check_one_type, to_whole_numbers
 from engram.data.tables.table_rows import is_table
@@ -68,6 +73,13 @@ class NewTask:
     about: dict[str, Any]  # description of the inputs, fixed by the first task
     report: TableReport | None = None  # what a table had that the first one did not
 
+    @property
+    def labels(self) -> list[Any]:
+        """The label of each row, or the list of its labels."""
+        names = names_to_labels(self.classes, self.kind).tolist()
+        rows = [[names[place] for place in row if place >= 0] for row in self.y.tolist()]
+        return rows if self.sets else [row[0] for row in rows]
+
     @classmethod
     def from_arrays(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
         """Check rows and make a task; `about` describes the inputs, after the first task."""
@@ -107,6 +119,7 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
     A learner of texts takes texts, or the token ids that its tokeniser makes of them. Tables are
     encoded as the first one was; what it did not have is warned about.
     """
+    refuse_sparse(argument, x)
     if about is not None and is_table(x):
         x, report = encode_inputs(x, about, argument)
         if report is not None:
@@ -121,8 +134,11 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
         return tensor.detach().cpu()
     shape = tuple(about["shape"])
     if tuple(tensor.shape[1:]) != shape:
-        one = " (one input: x[None])" if tuple(tensor.shape) == shape else ""
-        raise bad(argument, f"rows of shape {shape}, as in training{one}", tuple(tensor.shape[1:]))
+        hint = " (one input: x[None])" if tuple(tensor.shape) == shape else ""
+        if len(shape) == 1 and tensor.ndim == 2:  # in scikit-learn's words
+            has, wants = tensor.shape[1], shape[0]
+            hint = f": X has {has} features, but Learner is expecting {wants} features as input"
+        raise bad(argument, f"rows of shape {shape}, as in training{hint}", tuple(tensor.shape[1:]))
     wanted = DTYPES[about["dtype"]]
     if wanted == torch.int32 and not bool(((tensor >= 0) & (tensor % 1 == 0)).all()):
         raise bad(argument, "texts, or token ids, as in training", "other numbers")
@@ -213,6 +229,22 @@ def extend_stream(
         sets=new.sets if found is None else learns_sets(found),
         information="incomplete" if found is None else found.facts["information"],
         room=0 if found is None else found.facts.get("room", 0),
+    )  # fmt: skip
+
+
+def remaining_stream(found: PortableState, settings: LearnerSettings) -> OpenEndedStream:
+    """Build the stream of all tasks so far over the remaining rows."""
+    about, past = found.facts["inputs"], found.facts["tasks"]
+    like = torch.empty(0, *about["shape"], dtype=DTYPES[about["dtype"]])
+    x, y, stage = remaining_rows(found, like)
+    tasks = [_make_past_task(one, k, stage) for k, one in enumerate(past)]
+    names = known_classes(found)
+    data = make_data(x, y, names, found.columns, about, tasks[-1].train)
+    return OpenEndedStream(
+        data=data, tasks=tuple(tasks), head=settings.head, name="learner",
+        reserved=tuple(range(len(names), found.columns)), sets=learns_sets(found),
+        sizes=tuple(one["rows"] for one in past), information=found.facts["information"],
+        room=found.facts.get("room", 0),
     )  # fmt: skip
 
 
@@ -459,6 +491,10 @@ class OpenEndedStream(Stream):
     @property
     def train_sizes(self) -> tuple[int, ...]:
         return self.sizes or super().train_sizes
+
+    def count_groups(self) -> int:
+        """Count the classes: one that came in many tasks need not keep items of each of them."""
+        return int(self.visible.any(0).sum())
 
     @cached_property
     def order(self) -> tuple[int, ...]:

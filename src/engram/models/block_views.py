@@ -9,10 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._C._functorch import maybe_current_level
 
 from engram.errors import bad, check_choice
-from engram.models.forward_pass import PLAIN
+from engram.models.forward_pass import can_be_read
 from engram.models.insertions import Blocks, Insertion, update_map
 from engram.models.transformer import PADDING, TextTransformer, TokenNetwork, TransformerBlock
 from engram.streams.stream_outline import BlockOutline
@@ -62,21 +61,22 @@ def outline_blocks(backbone: Any) -> BlockOutline | None:
 
 
 def cut_padding(ids: Tensor) -> Tensor:
-    """Cut token ids [B, L] to the longest row, where that can be asked.
-
-    Not on a device, which would have to be waited for, nor inside of mapped or traced passes, whose
-    shapes do not depend on values.
+    """Cut token ids [B, L] to the longest row, where their values can be read.
 
     Examples
     --------
     >>> cut_padding(torch.tensor([[4, 0, 0, 0], [5, 6, 0, 0]])).shape
     torch.Size([2, 2])
     """
-    traced = PLAIN.get() or torch.compiler.is_compiling() or type(ids) is not Tensor
-    if ids.is_cuda or traced or maybe_current_level() is not None:
+    if not can_be_read(ids):
         return ids
     used = (ids != PADDING).any(0).nonzero()
     return ids[:, : int(used[-1]) + 1] if len(used) else ids[:, :1]
+
+
+def count_tokens(ids: Tensor) -> Tensor:
+    """Count the tokens [B] of rows of token ids [B, L]."""
+    return (ids != PADDING).sum(1)
 
 
 # -- ours ------------------------------------------------------------------------------------------
@@ -90,6 +90,8 @@ class OwnBlocks:
     def __init__(self, net: Any) -> None:
         self.net = net
         self.depth, self.width = len(net.blocks), int(net.features)
+        if isinstance(net, TextTransformer):
+            self.count_tokens = count_tokens
 
     def shape_of(self, name: str) -> torch.Size:
         block: Any = self.net.blocks[0]
@@ -267,6 +269,8 @@ class HuggingFaceBlocks:
         self.heads = int(model.config.num_attention_heads)
         first = self.layers[0]
         self.post = not hasattr(first, "layernorm_before")
+        if self.post:
+            self.count_tokens = count_tokens
         kind = str(getattr(model.config, "hidden_act", "gelu"))
         if kind != "gelu":
             raise bad("model", "a Hugging Face model with hidden_act gelu", kind)

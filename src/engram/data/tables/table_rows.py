@@ -26,6 +26,8 @@ def is_table(x: Any) -> bool:
     """
     if isinstance(x, (list, tuple)):
         return bool(x) and any(isinstance(one, Mapping) for one in x)
+    if hasattr(x, "tocsr"):  # a sparse matrix of scipy, one kind of which is a mapping
+        return False
     return isinstance(x, Mapping) or (hasattr(x, "columns") and hasattr(x, "iloc")) or (
         hasattr(x, "to_pandas") and hasattr(x, "columns")  # Arrow, polars
     )  # fmt: skip

@@ -612,14 +612,11 @@ def _convert_each(
 ) -> Array:
     """[n] numbers, NaN for missing ones, of a column of another type than the declared one."""
     made = np.array(_map_cells(values, convert, math.nan, where), np.float64)
-    found.converted[column] = _describe_type(values)
-    return made
-
-
-def _describe_type(values: Any) -> str:
+    usual = ("bool",) if convert is _to_boolean else ("int", "float")
     kinds = Counter(type(one).__name__ for one in list_cells(values) if one is not None)
-    common = kinds.most_common(1)[0][0] if kinds else "empty"
-    return {"str": "text", "bool": "booleans"}.get(common, common)
+    if strange := [kind for kind, _ in kinds.most_common() if kind not in usual]:
+        found.converted[column] = {"str": "text", "bool": "booleans"}.get(strange[0], strange[0])
+    return made
 
 
 def _to_number(value: Any) -> float:
