@@ -57,4 +57,5 @@ class FDBD(LastLayerDetector):
         width = between[own[:, 0]].clamp(min=SMALLEST)
         far: Tensor = torch.where(columns, (best - logits) / width, 0.0).sum(-1)
         away = (output.features - mean).norm(dim=-1).clamp(min=SMALLEST)
-        return far / (columns.sum() - 1).clamp(min=1) / away
+        found: Tensor = far / (columns.sum() - 1).clamp(min=1) / away
+        return found
