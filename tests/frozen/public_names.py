@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-import click
 from typer.main import get_command
 
 import engram
@@ -226,7 +225,7 @@ def _show(value: Any) -> str:
     return f"<{type(value).__name__}>" if " at 0x" in text or len(text) > 80 else text
 
 
-def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
+def _commands(command: Any, words: tuple[str, ...]) -> Iterator[str]:
     inner = getattr(command, "commands", {})
     if not inner:
         given = [
