@@ -19,6 +19,7 @@ from torch import Tensor
 from engram.data.dataset import Data
 from engram.data.tables.table_rows import is_table
 from engram.data.tables.table_schema import TableReport, TableSchema
+from engram.data.texts.tokenization import are_texts
 from engram.deploy.calibration import DEFAULT_RATE, Alarms, CalibrationRows, hold_out_rows
 from engram.deploy.estimator import (
     Estimator,
@@ -44,10 +45,12 @@ from engram.deploy.forgetting import (
     remaining_tasks,
     remove_rows,
 )
+from engram.deploy.model_card import write_card
 from engram.deploy.new_task import (
     Array,
     NewTask,
     convert_inputs,
+    describe_texts,
     extend_stream,
     hide_later_labels,
     label_kind,
@@ -68,8 +71,15 @@ from engram.engine.run_definition import Run
 from engram.errors import BadArgument, EngramError, bad, wrap_read_errors
 from engram.experiments.build_methods import build_method, forbid_user_code
 from engram.experiments.build_probes import build_detectors
-from engram.experiments.model_file import describe_origin, load_model, save_model
+from engram.experiments.model_file import (
+    LOCKED,
+    describe_origin,
+    is_sealed,
+    load_model,
+    save_model,
+)
 from engram.experiments.recipe_sections import check_model_section
+from engram.experiments.sealed_rows import check_key, find_key
 from engram.io import make_folders
 from engram.learner.learner import RunLearner as EngineLearner
 from engram.memory import Memory
@@ -162,6 +172,7 @@ class Learner(Estimator):
         self.seed, self.device = seed, device
         self._training, self._lock = dict(training), threading.RLock()
         self.notes = {}
+        self._key: str | None = None  # encrypts rows in files
         self._forget()
         self._check()
 
@@ -212,6 +223,8 @@ class Learner(Estimator):
             x, y, valid, about = self._given(x, y, valid, about)
         elif y is None:
             raise BadArgument("y: Learner requires y to be passed, but the target y is None")
+        elif about is None and are_texts(x):
+            about = describe_texts(x, self.model)
         new = replace(NewTask.from_arrays(x, y, valid, about), report=report)
         self.check_task(new)
         return new
@@ -482,28 +495,46 @@ class Learner(Estimator):
         return self._now
 
     # -- files -------------------------------------------------------------------------------------
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(self, path: str | os.PathLike[str], *, key: str | None = None) -> Path:
         """Write the complete state, memory included, into one file: tensors and JSON.
 
         `load` continues from there as if nothing had happened.
+
+        Parameters
+        ----------
+        key
+            Encrypts rows of the memory, calibration rows, and what is stored beside exemplars, by
+            any text of at least 8 characters; also when this learner, or one loaded with the key,
+            is saved again. Needs the extra ``encrypt``.
         """
         found = self._portable
         if found is None:
             raise LearnerNotFitted("nothing has been learnt yet, so there is nothing to save")
+        if found.facts["rows_left_out"] == LOCKED:
+            raise EngramError("rows would be lost: they are encrypted, and no key was given")
+        if key is not None:
+            self._key = check_key(key)
         make_folders(Path(path).parent)
-        return save_model(path, found, {**self._made_by(), "notes": self.notes})
+        return save_model(path, found, {**self._made_by(), "notes": self.notes}, self._key)
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], *, device: str = "auto", model: Any = None,
-        method: Method | None = None, trust: bool = False,
+        method: Method | None = None, trust: bool = False, key: str | None = None,
     ) -> Learner:  # fmt: skip
-        """Load a saved learner. `model` and `method` are needed if they are your own code."""
-        found, made = load_model(path)
+        """Load a saved learner. `model` and `method` are needed if they are your own code.
+
+        `key` opens encrypted rows (default: the environment variable ENGRAM_KEY). Without it such a
+        model predicts, but cannot learn, raise alarms or be saved.
+        """
+        key = find_key(key)
+        found, made = load_model(path, key)
         with wrap_read_errors(path, "model file"):
-            return cls.from_portable(
+            own = cls.from_portable(
                 found, made, device=device, model=model, method=method, trust=trust
             )
+        own._key = key if is_sealed(path) else None
+        return own
 
     @classmethod
     def from_portable(
@@ -528,6 +559,10 @@ class Learner(Estimator):
         own._kind = made.get("labels") or label_kind(found.facts["classes"])
         own._publish(found)
         return own
+
+    def card(self) -> str:
+        """Describe the model in Markdown: what it knows, and which rows of training it holds."""
+        return write_card(self)
 
     def export(self, path: str | os.PathLike[str], *, format: str | None = None) -> Path:
         """Export the network for use without Engram: ``.pt2`` or ``.onnx``.
