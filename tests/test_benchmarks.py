@@ -504,15 +504,25 @@ def test_what_became_slower_is_named(bench, capsys):
     assert run("--entries", "steady") == 0
     assert run("--record") == 0  # it is accepted as it is now
     assert run() == 0
+    lines = pd.read_csv(file.with_name(ratios.HISTORY))
+    assert lines["ratio"].tolist() == [1.0, 1.0, 1.06, 1.0]
+    assert tuple(lines) == ratios.COLUMNS
     spent["quick"] = 0.5
     assert run() == 0
     assert "faster" in capsys.readouterr().out
 
 
 def test_recorded_entries_exist():
+    lines = pd.read_csv(ratios.RECORDED.with_name(ratios.HISTORY))
+    assert tuple(lines) == ratios.COLUMNS
+    last = lines.drop_duplicates(["data", "entry"], keep="last").set_index(["data", "entry"])
     for data, known in json.loads(ratios.RECORDED.read_text()).items():
         assert data in ("mnist", "digits")
-        assert known.keys() - {"torch", "machine"} <= ENTRIES.keys()
+        own = known.keys() - {"torch", "machine"}
+        assert own <= ENTRIES.keys()
+        assert {name: last.loc[(data, name), "ratio"] for name in own} == {
+            name: known[name]["ratio"] for name in own
+        }
 
 
 @pytest.mark.parametrize("method", [name for name, one in ENTRIES.items() if one.usual])

@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engram.data.dataset import Data
 from engram.data.tables.table_rows import is_table
 from engram.data.tables.table_schema import TableReport, TableSchema
+from engram.data.texts.tokenization import are_texts
 from engram.deploy.calibration import DEFAULT_RATE, Alarms, CalibrationRows, hold_out_rows
 from engram.deploy.estimator import (
     Estimator,
@@ -48,7 +50,9 @@ from engram.deploy.new_task import (
     Array,
     NewTask,
     convert_inputs,
+    describe_texts,
     extend_stream,
+    hide_later_labels,
     label_kind,
     labels_to_names,
     learns_sets,
@@ -86,6 +90,14 @@ Progress = Callable[[int, int], None]
 TRUST_HINT = (
     "it is not Engram's own code; if you trust it, pass trust=True (--trust on the command line)"
 )
+
+
+class KeptRows(NamedTuple):
+    """Rows of earlier tasks that a learner keeps, with their labels."""
+
+    x: Tensor
+    y: Any
+    where: str  # in words
 
 
 class Learner(Estimator):
@@ -211,6 +223,8 @@ class Learner(Estimator):
             x, y, valid, about = self._given(x, y, valid, about)
         elif y is None:
             raise BadArgument("y: Learner requires y to be passed, but the target y is None")
+        elif about is None and are_texts(x):
+            about = describe_texts(x, self.model)
         new = replace(NewTask.from_arrays(x, y, valid, about), report=report)
         self.check_task(new)
         return new
@@ -443,6 +457,26 @@ class Learner(Estimator):
         """
         about = {} if self._snapshot is None else self._snapshot.facts["inputs"]
         return TableSchema.from_facts(about["schema"]) if "schema" in about else None
+
+    def kept_rows(self) -> KeptRows | None:
+        """Return rows of earlier tasks with their labels, to judge what is learnt next.
+
+        They are the calibration rows, if there are any, else those of the memory; None without.
+        """
+        now, found = self._now, self._portable
+        assert found is not None
+        if now.facts["head"] == "multi":
+            return None
+        if now.calibration is not None and len(now.calibration.x):
+            labels = now.labels[now.calibration.y.numpy()]
+            return KeptRows(now.calibration.x, labels, "held out for alarms")
+        rows = found.tensors.get("rows/x")
+        if rows is None or not len(rows):
+            return None
+        columns = hide_later_labels(found).tolist()
+        many = [[now.labels[c].item() for c in row if c >= 0] for row in columns]
+        sets = learns_sets(found)
+        return KeptRows(rows, many if sets else [row[0] for row in many], "in the memory")
 
     def nbytes(self) -> dict[str, int]:
         """Return the bytes of what is kept, by kind: the rows of the memory are ``rows``.
