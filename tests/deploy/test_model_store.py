@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import threading
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.deploy import gate
 from engram import Gate, Learner, ModelStore
 from engram.cli import app
-from engram.deploy.gate import Check, column_distances, fall_bound, share_bounds
+from engram.deploy.gate import Check, column_distances, distance_chance, fall_bound, share_bounds
 from engram.errors import BadArgument, EngramError
 from engram.io import write_json
 from engram.records.locks import Claims
@@ -130,11 +133,30 @@ def test_good_weeks_are_served(store):
     assert len(set(store.versions().fingerprint)) == 4
 
 
+def test_weeks_of_the_benchmark(monkeypatch):
+    monkeypatch.setattr(gate, "WEEKS", 1)
+    lines = pd.DataFrame(gate.one_seed(2))
+    assert lines.kind[lines.accepted].tolist() == ["good"]
+    found = gate.summary(lines)
+    assert (found.largest_fall <= 0.05).all()
+    assert found.weeks.tolist() == [1] * 6
+
+
 def test_too_few_kept_rows_are_said(begun, tmp_path):
     strict = ModelStore.create(tmp_path / "store", begun, gate=Gate(margin=0.01))
     version = strict.learn(*week(1))
     assert failed(version) == {"kept rows"}
     assert version.reason.endswith("too few for this margin")
+
+
+def test_rows_of_few_values_may_repeat(tmp_path):
+    """Tables of categories have equal rows by nature."""
+    x, y = week(rows=50)
+    x, options = np.float32(x > 2), {"calibration": 20, "epochs": 1, "device": "cpu"}
+    store = ModelStore.create(tmp_path / "s", Learner("ER", MODEL, **options).learn(x, y))
+    found = {one.rule: one for one in store.learn(x, y).checks}
+    assert found["repeats"].passed
+    assert "of the rows kept are equal to others" in found["repeats"].text
 
 
 def test_what_a_gate_needs(begun, tmp_path):
@@ -174,6 +196,10 @@ def test_distances_are_those_of_scipy():
     a, b = rng.integers(0, 5, (30, 6)).astype(float), rng.normal(2, 1, (40, 6))
     expected = [ks_2samp(a[:, f], b[:, f]).statistic for f in range(6)]
     assert np.allclose(column_distances(a, b), expected)
+    for size in (10, 37, 200):
+        a, b = rng.normal(size=size), rng.normal(0.3, 1, size)
+        found = ks_2samp(a, b, method="exact")
+        assert np.isclose(distance_chance(found.statistic, size), found.pvalue, rtol=1e-9)
 
 
 # -- the way back ----------------------------------------------------------------------------------
@@ -248,6 +274,32 @@ def test_readers_follow_and_one_writes(store):
     other.close()
     store.rollback(1)
     assert reader.learner.tasks == 1
+
+
+def test_others_predict_while_it_learns(store):
+    tests, _ = week(9)
+    before, found = store.learner.predict(tests), []
+
+    def ask(steps, of):
+        other = threading.Thread(target=lambda: found.append(store.learner.predict(tests)))
+        other.start()
+        other.join(60)
+
+    assert store.learn(*week(1), progress=ask).accepted
+    assert found
+    assert all((one == before).all() for one in found)
+
+
+def test_a_creation_that_was_killed_is_done_again(begun, tmp_path):
+    folder = tmp_path / "store"
+    ModelStore.create(folder, begun)
+    (folder / "store.json").unlink()
+    (folder / "versions/.000001.json.tmp-0-0-0").write_text("half")
+    assert ModelStore.create(folder, begun).current.number == 1
+    (folder / "store.json").unlink()
+    (folder / "mine.txt").write_text("")
+    with pytest.raises(BadArgument, match="a new or an empty folder"):
+        ModelStore.create(folder, begun)
 
 
 def test_a_learning_that_was_decided_is_published(store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import shutil
@@ -20,6 +21,7 @@ from engram.serve.client import ServiceError
 from engram.serve.log_lines import JSONLine, LogFacts, TextLine
 from engram.serve.request_limits import RequestLimits
 from engram.serve.service import Service
+from engram.serve.training_process import LearningOutcome
 from engram.serve.training_worker import learn_task
 from tests.deploy.conftest import FAST, MODEL, world
 from tests.refusals import refuses
@@ -94,10 +96,13 @@ def test_one_with_a_long_queue_does_not_hold_up_the_others(files, tmp_path):
     assert len(service._processes) == 2  # not more than models
     service.stop()
     service = Service(models, device="cpu")
-    for model in service.models.values():
-        model.learn_next = lambda job, process, name=model.name: (
-            order.append((name, job.number)) or ""
-        )
+
+    def learnt(model, job, process):
+        order.append((model, job.number))
+        return LearningOutcome()
+
+    for name, model in service.models.items():
+        model.learn_next = functools.partial(learnt, name)
     for _ in range(3):
         service.learn(service.first, X[:4], Y[:4].tolist())
     service.learn(service.find("pairs"), X[:2], [["a"], ["b"]])
@@ -105,6 +110,13 @@ def test_one_with_a_long_queue_does_not_hold_up_the_others(files, tmp_path):
     until(lambda: len(order) == 4)
     service.stop()
     assert order == [("numbers", 1), ("pairs", 1), ("numbers", 2), ("numbers", 3)]
+
+
+def test_a_service_that_cannot_start_lets_go_of_its_models(files, tmp_path):
+    path = shutil.copy(files["numbers"], tmp_path / "one.engram")
+    with pytest.raises(EngramError, match="two"):
+        Service({"one": path, "two": tmp_path / "two.engram"}, device="cpu")
+    Service(path, device="cpu").stop()
 
 
 def test_names_of_models():
@@ -297,9 +309,9 @@ def test_the_client_sends_a_task_again_only_if_it_was_refused(both, monkeypatch)
 
 
 def test_the_client_tells_why_a_task_failed(both, monkeypatch):
-    monkeypatch.setattr(both[1].first, "learn_next", lambda job, process: "the disk is full")
+    monkeypatch.setattr(both[1].first, "learn_next", lambda *given: LearningOutcome("full"))
     job = client(both).learn(pd.DataFrame(X[:2]).to_numpy(), np.array([0, 1]))
-    with pytest.raises(EngramError, match=f"job {job.job} is failed: the disk is full"):
+    with pytest.raises(EngramError, match=f"job {job.job} is failed: full"):
         client(both).wait(job)
     monkeypatch.setattr(both[1].first.jobs, "get", lambda number: job)
     monkeypatch.setattr(Client, "job", lambda self, number: job)

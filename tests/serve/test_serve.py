@@ -31,6 +31,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason="the extra serve is not in
 if not MISSING:
     from engram.serve.app import LearnRequest
     from engram.serve.request_limits import RequestLimits
+    from engram.serve.training_process import LearningOutcome
     from engram.serve.training_worker import learn_task
     from tests.serve.client import ask, serving, until
     from tests.serve.malformed_requests import requests
@@ -247,9 +248,9 @@ def test_crashes_restarts_and_clients_that_never_notice(model, monkeypatch):
         assert ask(port, "/predict", every)[1] == before
         service.first.learn_next = lambda job, process: (
             setattr(job, "state", "learning"),
-            until(lambda: service._over),
-            "stopped",
-        )[-1]  # as long as it likes
+            until(lambda: service._over),  # as long as it likes
+            LearningOutcome("stopped"),
+        )[-1]
         status, job = ask(port, "/learn", told)
         assert (status, job["job"]) == (202, 2)
         assert job["state"] in ("queued", "learning")  # it may have begun by now

@@ -216,8 +216,8 @@ def serve(
         list[str],
         typer.Argument(
             metavar="MODEL...",
-            help="A model.engram, or several, each as PATH or NAME=PATH; or a run directory, with "
-            "--to FILE.",
+            help="A model.engram or a folder of versions (engram.ModelStore), or several, each as "
+            "PATH or NAME=PATH; or a run directory, with --to FILE.",
         ),
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -294,7 +294,7 @@ def serve(
     from engram.serve.app import create_app
     from engram.serve.log_lines import LOG_FORMATS, configure_logging
     from engram.serve.request_limits import LOOPBACK, RequestLimits, make_server, open_socket
-    from engram.serve.service import Service, name_models, require_model_file
+    from engram.serve.service import Service, name_models, require_model
 
     check_choice("--log-format", log_format, LOG_FORMATS)
     roles = [] if tokens is None else read_tokens(tokens)
@@ -310,7 +310,7 @@ def serve(
             models = [str(open_model(model, label, seed, None, device, trust).save(to))]
         named = name_models(models)
         service = Service(
-            {name: require_model_file(path) for name, path in named.items()},
+            {name: require_model(path) for name, path in named.items()},
             device=device,
             trust=trust,
             queue=check_int("--queue", queue, 1),

@@ -84,3 +84,50 @@ def rollback(
 
     found = ModelStore(folder, device=device, trust=trust)
     say(f"{folder}: {found.rollback(version)}")
+
+
+def forget(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL|STORE", help="A model.engram, or a store of versions.")
+    ],
+    rows: Annotated[
+        str | None,
+        typer.Option("--rows", metavar="PATH", help="Rows to forget, as for predict --data."),
+    ] = None,
+    classes: Annotated[
+        list[str] | None, typer.Option("--class", metavar="NAME", help="A class. Repeatable.")
+    ] = None,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="New weights, from the rows that remain.")
+    ] = False,
+    note: Annotated[str, typer.Option(help="Words for the record of a store.")] = "",
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:  # fmt: skip
+    """Remove rows or classes from a model, and say what of them cannot be removed.
+
+    Rows leave the memory and the calibration rows, in a store those of all versions. A class is not
+    predicted until it is learnt again.
+    """
+    from engram.cli.console import say
+    from engram.deploy import Learner, ModelStore
+    from engram.deploy.model_store import is_store
+    from engram.deploy.unlabelled_inputs import read_inputs
+    from engram.errors import bad
+
+    if rows is None and not classes:
+        raise bad("--rows", "rows to forget, or --class", None)
+    found = ModelStore(model, device=device, trust=trust) if is_store(model) else None
+    if found is None and not model.is_file():
+        raise bad("MODEL|STORE", "a model file or the folder of a store", str(model))
+    learner = Learner.load(model, device=device, trust=trust) if found is None else found.learner
+    x = None if rows is None else read_inputs(rows, learner.snapshot.facts["inputs"]).x
+    labels = {str(one): one for one in learner.classes_.tolist()}
+    wanted = [labels.get(name, name) for name in classes or ()] or None
+    if found is None:
+        removed = learner.forget(x, wanted, retrain=retrain)
+        learner.save(model)
+        say(f"{model}: {removed}")
+    else:
+        removed = found.forget(x, wanted, retrain=retrain, note=note)
+        say(f"{model}, version {found.current.number}: {removed}")

@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from engram.data.dataset import Data
 from engram.data.tables.table_rows import is_table
 from engram.data.tables.table_schema import TableReport, TableSchema
+from engram.data.texts.tokenization import are_texts
 from engram.deploy.calibration import DEFAULT_RATE, Alarms, CalibrationRows, hold_out_rows
 from engram.deploy.estimator import (
     Estimator,
@@ -31,13 +34,30 @@ from engram.deploy.estimator import (
     refuse_for_label_sets,
     without_refitted,
 )
+from engram.deploy.forgetting import (
+    Forgotten,
+    Wanted,
+    add_detectors,
+    check_classes,
+    drop_detectors,
+    forgotten_columns,
+    move_calibration,
+    remaining_tasks,
+    remove_rows,
+)
+from engram.deploy.model_card import write_card
 from engram.deploy.new_task import (
     Array,
     NewTask,
+    convert_inputs,
+    describe_texts,
     extend_stream,
+    hide_later_labels,
     label_kind,
+    labels_to_names,
     learns_sets,
     remaining_rows,
+    remaining_stream,
 )
 from engram.deploy.program_export import export_program
 from engram.deploy.snapshot import LearnerSnapshot
@@ -45,13 +65,21 @@ from engram.deploy.table_inputs import is_bytes, read_first_table, read_later_ta
 from engram.deploy.widen_head import lacks_room, widen_learner
 from engram.engine.backend import probe_numerics
 from engram.engine.engine import Engine
+from engram.engine.factory import LearnerFactory
 from engram.engine.portable_state import CONSTANTS, PortableState, export_state, restore_state
 from engram.engine.run_definition import Run
 from engram.errors import BadArgument, EngramError, bad, wrap_read_errors
 from engram.experiments.build_methods import build_method, forbid_user_code
 from engram.experiments.build_probes import build_detectors
-from engram.experiments.model_file import describe_origin, load_model, save_model
+from engram.experiments.model_file import (
+    LOCKED,
+    describe_origin,
+    is_sealed,
+    load_model,
+    save_model,
+)
 from engram.experiments.recipe_sections import check_model_section
+from engram.experiments.sealed_rows import check_key, find_key
 from engram.io import make_folders
 from engram.learner.learner import RunLearner as EngineLearner
 from engram.memory import Memory
@@ -62,6 +90,14 @@ Progress = Callable[[int, int], None]
 TRUST_HINT = (
     "it is not Engram's own code; if you trust it, pass trust=True (--trust on the command line)"
 )
+
+
+class KeptRows(NamedTuple):
+    """Rows of earlier tasks that a learner keeps, with their labels."""
+
+    x: Tensor
+    y: Any
+    where: str  # in words
 
 
 class Learner(Estimator):
@@ -136,6 +172,7 @@ class Learner(Estimator):
         self.seed, self.device = seed, device
         self._training, self._lock = dict(training), threading.RLock()
         self.notes = {}
+        self._key: str | None = None  # encrypts rows in files
         self._forget()
         self._check()
 
@@ -186,6 +223,8 @@ class Learner(Estimator):
             x, y, valid, about = self._given(x, y, valid, about)
         elif y is None:
             raise BadArgument("y: Learner requires y to be passed, but the target y is None")
+        elif about is None and are_texts(x):
+            about = describe_texts(x, self.model)
         new = replace(NewTask.from_arrays(x, y, valid, about), report=report)
         self.check_task(new)
         return new
@@ -216,8 +255,86 @@ class Learner(Estimator):
             learnt.facts["inputs"] = new.about
             if held is not None:
                 learnt.tensors.update(held.tensors())
+            closed = [] if found is None else forgotten_columns(found)
+            again = {learnt.facts["classes"].index(name) for name in new.classes}
+            if closed := [c for c in closed if c not in again]:
+                learnt.facts["forgotten"] = closed
             self._publish(learnt)
         return self
+
+    def forget(
+        self, rows: Any = None, classes: Any = None, *, retrain: bool = False
+    ) -> Forgotten:  # fmt: skip
+        """Remove rows, or all rows of classes, from what the learner keeps; return what is left.
+
+        Rows of the memory go with the values stored beside them, and calibration rows; a class is
+        not predicted any more, until it is learnt again. Weights do not unlearn rows: `retrain`
+        trains new ones on the rows that remain in the memory, task after task, which costs
+        accuracy where the memory is small.
+
+        Parameters
+        ----------
+        rows
+            [n, ...] inputs as they were given to `learn`; equal ones are removed.
+        classes
+            A label, or a list of labels.
+        retrain
+            Forget everything but the remaining rows of the memory, and learn these anew.
+        """
+        with self._lock:
+            return self.forget_wanted(self.find_wanted(rows, classes), retrain=retrain)
+
+    def find_wanted(self, rows: Any = None, classes: Any = None) -> Wanted:
+        """Check and describe what `forget` is given; the description does not hold the rows."""
+        found = self._now_portable
+        if rows is None and classes is None:
+            raise bad("rows", "rows to forget, or classes", None)
+        x = None if rows is None else convert_inputs(rows, found.facts["inputs"], "rows")
+        names = [] if classes is None else labels_to_names(np.atleast_1d(np.asarray(classes)))
+        return Wanted.of(x, check_classes(found, names))
+
+    def forget_wanted(self, wanted: Wanted, *, retrain: bool = False) -> Forgotten:
+        """Forget what `find_wanted` described."""
+        with self._lock:
+            state, removed = remove_rows(self._now_portable, wanted)
+            if retrain:
+                fresh = self.copy()
+                fresh._forget()
+                fresh.calibration = 0
+                for task in remaining_tasks(state):
+                    fresh.learn_task(replace(task, kind=self._kind))
+                names = labels_to_names(self._now.classes)
+                removed = removed.retrained_of(names, fresh._now_portable)
+                state = move_calibration(state, fresh._now_portable)
+            else:
+                state, lost = self._fit_again(state)
+                told = tuple(f"{name} can be used after the next learning" for name in lost)
+                removed = removed._replace(remains=removed.remains + told)
+            self._publish(state)
+        return removed
+
+    def _fit_again(self, found: PortableState) -> tuple[PortableState, list[str]]:
+        """Fit detectors to the rows that remain; return which cannot be, and lose their state."""
+        detectors = {key: one for key, one in self._detectors_to_fit().items() if one.fits}
+        found = drop_detectors(found, detectors)
+        last = found.tensors["rows/stage"] == found.stage
+        able = {key: one for key, one in detectors.items() if one.refit == "memory"}
+        if found.facts["rows_left_out"] or not bool(last.any()):
+            able = {}
+        if able:
+            run = self._settings.run(remaining_stream(found, self._settings))
+            learner = LearnerFactory(self._device).learner(run)
+            restore_state(learner, found)
+            learner.enter(found.stage)
+            with probe_numerics(run.training.precision):
+                found = add_detectors(found, fit_detectors(able, learner, run.method))
+        return found, [one.name for key, one in detectors.items() if key not in able]
+
+    @property
+    def _now_portable(self) -> PortableState:
+        if self._portable is None:
+            raise LearnerNotFitted("nothing has been learnt yet")
+        return self._portable
 
     def _detectors_to_fit(self) -> dict[str, Detector]:
         method = self._settings.method
@@ -341,6 +458,26 @@ class Learner(Estimator):
         about = {} if self._snapshot is None else self._snapshot.facts["inputs"]
         return TableSchema.from_facts(about["schema"]) if "schema" in about else None
 
+    def kept_rows(self) -> KeptRows | None:
+        """Return rows of earlier tasks with their labels, to judge what is learnt next.
+
+        They are the calibration rows, if there are any, else those of the memory; None without.
+        """
+        now, found = self._now, self._portable
+        assert found is not None
+        if now.facts["head"] == "multi":
+            return None
+        if now.calibration is not None and len(now.calibration.x):
+            labels = now.labels[now.calibration.y.numpy()]
+            return KeptRows(now.calibration.x, labels, "held out for alarms")
+        rows = found.tensors.get("rows/x")
+        if rows is None or not len(rows):
+            return None
+        columns = hide_later_labels(found).tolist()
+        many = [[now.labels[c].item() for c in row if c >= 0] for row in columns]
+        sets = learns_sets(found)
+        return KeptRows(rows, many if sets else [row[0] for row in many], "in the memory")
+
     def nbytes(self) -> dict[str, int]:
         """Return the bytes of what is kept, by kind: the rows of the memory are ``rows``.
 
@@ -358,28 +495,46 @@ class Learner(Estimator):
         return self._now
 
     # -- files -------------------------------------------------------------------------------------
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(self, path: str | os.PathLike[str], *, key: str | None = None) -> Path:
         """Write the complete state, memory included, into one file: tensors and JSON.
 
         `load` continues from there as if nothing had happened.
+
+        Parameters
+        ----------
+        key
+            Encrypts rows of the memory, calibration rows, and what is stored beside exemplars, by
+            any text of at least 8 characters; also when this learner, or one loaded with the key,
+            is saved again. Needs the extra ``encrypt``.
         """
         found = self._portable
         if found is None:
             raise LearnerNotFitted("nothing has been learnt yet, so there is nothing to save")
+        if found.facts["rows_left_out"] == LOCKED:
+            raise EngramError("rows would be lost: they are encrypted, and no key was given")
+        if key is not None:
+            self._key = check_key(key)
         make_folders(Path(path).parent)
-        return save_model(path, found, {**self._made_by(), "notes": self.notes})
+        return save_model(path, found, {**self._made_by(), "notes": self.notes}, self._key)
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], *, device: str = "auto", model: Any = None,
-        method: Method | None = None, trust: bool = False,
+        method: Method | None = None, trust: bool = False, key: str | None = None,
     ) -> Learner:  # fmt: skip
-        """Load a saved learner. `model` and `method` are needed if they are your own code."""
-        found, made = load_model(path)
+        """Load a saved learner. `model` and `method` are needed if they are your own code.
+
+        `key` opens encrypted rows (default: the environment variable ENGRAM_KEY). Without it such a
+        model predicts, but cannot learn, raise alarms or be saved.
+        """
+        key = find_key(key)
+        found, made = load_model(path, key)
         with wrap_read_errors(path, "model file"):
-            return cls.from_portable(
+            own = cls.from_portable(
                 found, made, device=device, model=model, method=method, trust=trust
             )
+        own._key = key if is_sealed(path) else None
+        return own
 
     @classmethod
     def from_portable(
@@ -404,6 +559,10 @@ class Learner(Estimator):
         own._kind = made.get("labels") or label_kind(found.facts["classes"])
         own._publish(found)
         return own
+
+    def card(self) -> str:
+        """Describe the model in Markdown: what it knows, and which rows of training it holds."""
+        return write_card(self)
 
     def export(self, path: str | os.PathLike[str], *, format: str | None = None) -> Path:
         """Export the network for use without Engram: ``.pt2`` or ``.onnx``.

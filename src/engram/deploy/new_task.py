@@ -26,16 +26,19 @@ from engram.data.dataset import Data
 from engram.data.label_checks import check_one_type, to_whole_numbers
 from engram.data.tables.table_rows import is_table
 from engram.data.tables.table_schema import TableReport
-from engram.data.texts.tokenization import Tokenizer, are_texts, check_texts
-from engram.deploy.table_inputs import encode_inputs
+from engram.data.texts.tokenization import Tokenizer, are_texts, check_texts, make_tokenizer
+from engram.deploy.table_inputs import describe_first, encode_inputs
 from engram.engine.portable_state import PortableState
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.methods.method import Method
+from engram.models.pretrained_folders import choose_tokenizer
 from engram.streams.stream import Stream, Task
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
+ROOM = 64  # tokens, at least, of the rows of a learner that learns texts
+TEXTS_HINT = "other rows, unless by a model of texts (transformer, minilm) or with a Data.from_text"
 MADE_TOKENS = 64  # ids of made-up texts
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "int32": torch.int32}
 
@@ -72,6 +75,13 @@ class NewTask:
     valid_y: Tensor
     about: dict[str, Any]  # description of the inputs, fixed by the first task
     report: TableReport | None = None  # what a table had that the first one did not
+
+    @property
+    def labels(self) -> list[Any]:
+        """The label of each row, or the list of its labels."""
+        names = names_to_labels(self.classes, self.kind).tolist()
+        rows = [[names[place] for place in row if place >= 0] for row in self.y.tolist()]
+        return rows if self.sets else [row[0] for row in rows]
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
@@ -146,12 +156,31 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
 
 def _encode_texts(x: Any, about: dict[str, Any] | None, argument: str) -> Tensor:
     if about is None:
-        expected = "data that says how texts become tokens (learner.fit(Data.from_text(x, y)))"
-        raise bad(argument, expected, "texts")
+        raise bad(argument, TEXTS_HINT, "texts")
     if "tokenizer" not in about:
         raise bad(argument, f"rows of shape {tuple(about['shape'])}, as in training", "texts")
     reader = Tokenizer.from_facts(about["tokenizer"])
     return reader.encode(check_texts(argument, x), about["shape"][0])
+
+
+def describe_texts(texts: Any, model: Any) -> dict[str, Any]:
+    """Describe the texts that a learner learns first, by the tokens of its model.
+
+    Examples
+    --------
+    >>> describe_texts(["one", "two"], "transformer")["shape"]
+    [64]
+    """
+    reader = choose_tokenizer(model)
+    if reader is None:
+        raise bad("x", TEXTS_HINT, "texts")
+    told = check_texts("x", texts)
+    longest = make_tokenizer(reader).encode(told).shape[1]
+    some = ["text"] * len(told)
+    test = told[:1], some[:1]
+    room = max(longest, ROOM)
+    data = Data.from_text(told, some, test=test, tokenizer=reader, length=room)
+    return describe_first(data)
 
 
 def make_inputs(about: dict[str, Any], uniform: Tensor) -> Tensor:
@@ -222,6 +251,22 @@ def extend_stream(
         sets=new.sets if found is None else learns_sets(found),
         information="incomplete" if found is None else found.facts["information"],
         room=0 if found is None else found.facts.get("room", 0),
+    )  # fmt: skip
+
+
+def remaining_stream(found: PortableState, settings: LearnerSettings) -> OpenEndedStream:
+    """Build the stream of all tasks so far over the remaining rows."""
+    about, past = found.facts["inputs"], found.facts["tasks"]
+    like = torch.empty(0, *about["shape"], dtype=DTYPES[about["dtype"]])
+    x, y, stage = remaining_rows(found, like)
+    tasks = [_make_past_task(one, k, stage) for k, one in enumerate(past)]
+    names = known_classes(found)
+    data = make_data(x, y, names, found.columns, about, tasks[-1].train)
+    return OpenEndedStream(
+        data=data, tasks=tuple(tasks), head=settings.head, name="learner",
+        reserved=tuple(range(len(names), found.columns)), sets=learns_sets(found),
+        sizes=tuple(one["rows"] for one in past), information=found.facts["information"],
+        room=found.facts.get("room", 0),
     )  # fmt: skip
 
 

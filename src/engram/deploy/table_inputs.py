@@ -15,7 +15,12 @@ from engram.data.conversion import Array
 from engram.data.dataset import Data
 from engram.data.standardization import compute_moments, fit_standardization
 from engram.data.tables.table_rows import is_table, to_frame
-from engram.data.tables.table_schema import TableReport, TableSchema, translate_features
+from engram.data.tables.table_schema import (
+    MISSING_WORDS,
+    TableReport,
+    TableSchema,
+    translate_features,
+)
 from engram.data.texts.tokenization import are_texts
 from engram.engine.portable_state import describe_inputs
 from engram.errors import bad, check_bool, unknown
@@ -148,7 +153,7 @@ def read_first_table(x: Any, y: Any, label: Any, given: Mapping[str, Any]) -> La
         categories=told.categories, dates=read_units(told.dates), attributes=told.attributes,
         separator=told.separator,
     )  # fmt: skip
-    labels = frame[[] if y is not None else chosen.labels]
+    labels = blank_words(frame[[] if y is not None else chosen.labels])
     found = fit_features(frame, labels, chosen, "x")
     classes = None
     if y is None:
@@ -178,7 +183,7 @@ def read_later_table(x: Any, y: Any, label: Any, about: dict[str, Any]) -> Label
         _choose_label(frame, y, label, () if schema is None else schema.label) or ()
     )  # fmt: skip
     labels = frame.iloc[:, [names.index(one) for one in columns]]
-    labels = labels.set_axis(columns, axis=1)
+    labels = blank_words(labels.set_axis(columns, axis=1))
     kept, report, found = np.ones(len(frame), bool), None, x
     if schema is None:
         rest = [place for place, one in enumerate(names) if one not in columns]
@@ -223,6 +228,18 @@ def _choose_label(frame: Any, y: Any, label: Any, known: Sequence[str]) -> list[
         if names.count(one) > 1:
             raise bad("columns of x", "names that differ", f"{one!r} twice")
     return chosen
+
+
+def blank_words(labels: Any) -> Any:
+    """Labels without the words that text files have for missing values.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> blank_words(pd.DataFrame({"kind": ["ant", "NA", ""]}))["kind"].isna().tolist()
+    [False, True, True]
+    """
+    return labels.mask(labels.isin(list(MISSING_WORDS)))
 
 
 def _keep_labels(y: Any, kept: Array) -> Any:

@@ -192,6 +192,8 @@ def check_portable_facts(found: PortableState) -> None:
         raise ValueError(f"{len(facts['classes'])} classes, {len(facts['tasks'])} tasks")
     if CALIBRATION + "x" in found.tensors:
         _check_calibration(found, opened)
+    if not all(0 <= int(one) < opened for one in facts.get("forgotten", ())):
+        raise ValueError(f"forgotten classes in the columns {facts['forgotten']}")
     for task in facts["tasks"]:
         if not all(0 <= int(one) < found.columns for one in (*task["new"], *task["visible"])):
             raise ValueError(f"a task of columns {task['visible']}")

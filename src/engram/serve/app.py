@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, HTTPException, Path, Request
+from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
@@ -17,13 +17,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from engram import __version__
+from engram.deploy.model_store import StoreBusy
 from engram.errors import BadArgument, EngramError
 from engram.serve.access_tokens import AccessTokens, allows
 from engram.serve.job_queue import QueueFull
 from engram.serve.log_lines import RequestFacts
 from engram.serve.request_examples import add_examples
 from engram.serve.request_limits import NAMED, RequestGate, RequestLimits
-from engram.serve.served_model import ServedModel
+from engram.serve.request_tables import TABLE_BODIES, TableRoute
+from engram.serve.served_model import NoVersions, ServedModel
 from engram.serve.service import Service
 
 PAGE_HEADERS = {
@@ -36,7 +38,11 @@ PAGE_HEADERS = {
 }
 Inputs = Annotated[
     list[Any],
-    Field(min_length=1, description="Inputs: a list of rows, each nested as `input_shape` says."),
+    Field(
+        min_length=1,
+        description="Inputs: a list of rows, each nested as `input_shape` says, or a record "
+        "{column: value} for a model of tables.",
+    ),
 ]
 LONGEST_NAME = 200
 Label = StrictBool | StrictInt | Annotated[str, Field(max_length=LONGEST_NAME)]
@@ -79,7 +85,7 @@ class NoveltyRequest(StrictModel):
     per_class: Annotated[bool, Field(strict=True)] = False
 
 
-def read_labels(y: Any) -> list[Any]:
+def read_labels(y: Any) -> list[Any] | None:
     """Read the labels of a request; pydantic would name the members of its union, not the row.
 
     Examples
@@ -87,6 +93,8 @@ def read_labels(y: Any) -> list[Any]:
     >>> read_labels([1.0, "cat", [True]])
     [1, 'cat', [True]]
     """
+    if y is None:
+        return None
     if not isinstance(y, list) or not y:
         got = "no rows" if y == [] else _show(y)
         raise ValueError(f"expected a list of labels, got {got}")
@@ -121,13 +129,23 @@ def _show(value: Any) -> str:
 
 
 class LearnRequest(StrictModel):
-    """Rows to learn as one task, with a label or a list of labels each."""
+    """Rows to learn as one task, with a label or a list of labels each.
+
+    Records may have their labels themselves, in the column `label` or that of the first table.
+    """
 
     x: Inputs
     y: Annotated[
-        list[Label | Annotated[list[Label], Field(min_length=1)]], Field(min_length=1),
+        list[Label | Annotated[list[Label], Field(min_length=1)]] | None,
         BeforeValidator(read_labels),
-    ]  # fmt: skip
+    ] = None  # fmt: skip
+    label: Annotated[str | None, Field(max_length=LONGEST_NAME)] = None
+
+
+Table = Annotated[
+    dict[str, Any] | None,
+    Field(description="What the rows had that the model's first table did not."),
+]
 
 
 class PredictResponse(BaseModel):
@@ -135,6 +153,7 @@ class PredictResponse(BaseModel):
 
     labels: list[Any]
     tasks: int
+    table: Table = None
     classes: list[Any] | None = None
     probabilities: list[list[float]] | None = None
 
@@ -147,6 +166,7 @@ class NoveltyResponse(BaseModel):
 
     novelty: list[float]
     tasks: int
+    table: Table = None
     rate: float | None = None
     p_value: list[float] | None = None
     alarm: list[bool] | None = None
@@ -154,13 +174,50 @@ class NoveltyResponse(BaseModel):
 
 
 class JobResponse(BaseModel):
-    """State of a task: queued, learning, learnt or failed."""
+    """State of a task: queued, learning, learnt, refused by the gate of a store, or failed.
+
+    `error` says why it failed or was refused.
+    """
 
     job: int
     state: str
     rows: int
     error: str = ""
     seconds: float = 0.0
+    table: Table = None
+    version: int | None = None
+
+
+class VersionRequest(StrictModel):
+    """The number of a version."""
+
+    version: Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
+
+
+class VersionResponse(BaseModel):
+    """What one learning has led to: see `engram.ModelStore`."""
+
+    number: int
+    state: str
+    parent: int
+    how: str
+    time: str
+    rows: int
+    classes: list[str]
+    accepted: bool
+    reason: str
+    note: str
+    fingerprint: str
+    metrics: dict[str, Any] | None
+    checks: list[dict[str, Any]]
+    notes: dict[str, Any] | None
+
+
+class VersionsResponse(BaseModel):
+    """The newest versions, the oldest first, and which one is served."""
+
+    current: int
+    versions: list[VersionResponse]
 
 
 class StateResponse(BaseModel):
@@ -176,6 +233,7 @@ class ModelState(BaseModel):
     classes: int
     queued: int
     learning: bool
+    version: int | None
 
 
 class ModelsResponse(BaseModel):
@@ -196,9 +254,13 @@ class HealthResponse(BaseModel):
     input_type: str
     queued: int
     learning: bool
+    version: int | None
     method: str
     heads: str
     label_sets: bool
+    columns: Annotated[
+        list[dict[str, Any]] | None, Field(description="Of a model of tables: what it reads.")
+    ] = None
 
 
 class ErrorResponse(BaseModel):
@@ -239,6 +301,7 @@ def create_app(
         dependencies=[Depends(HTTPBearer(auto_error=False))],
     )
     app.state.service = service
+    app.router.route_class = TableRoute
     _add_error_handlers(app)
     _add_service_routes(app, service)
     _add_model_routes(app, "", Depends(find_first))
@@ -281,8 +344,9 @@ def require_role(role: str) -> Any:
 
 def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
     """Add the routes about one model, which the dependency `found_model` finds."""
+    tables = {"requestBody": {"content": TABLE_BODIES}}
 
-    @app.post(prefix + "/predict", responses=ERROR_RESPONSES)
+    @app.post(prefix + "/predict", responses=ERROR_RESPONSES, openapi_extra=tables)
     def predict(
         asked: PredictRequest, request: Request, model: ServedModel = found_model
     ) -> PredictResponse:
@@ -291,7 +355,7 @@ def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
         request.scope["facts"].rows = len(found["labels"])
         return PredictResponse(**found)
 
-    @app.post(prefix + "/novelty", responses=ERROR_RESPONSES)
+    @app.post(prefix + "/novelty", responses=ERROR_RESPONSES, openapi_extra=tables)
     def novelty(
         asked: NoveltyRequest, request: Request, model: ServedModel = found_model
     ) -> NoveltyResponse:
@@ -303,16 +367,16 @@ def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
     @app.post(
         prefix + "/learn", status_code=202,
         responses={**ERROR_RESPONSES, 429: {"model": ErrorResponse}},
-        dependencies=[require_role("learn")],
+        dependencies=[require_role("learn")], openapi_extra=tables,
     )  # fmt: skip
     def learn(
         asked: LearnRequest, request: Request, model: ServedModel = found_model
     ) -> JobResponse:
         """Queue a task; `/jobs/{number}` shows its state."""
         facts: RequestFacts = request.scope["facts"]
-        job = request.app.state.service.learn(model, asked.x, list(asked.y), facts.id)
+        job = request.app.state.service.learn(model, asked.x, asked.y, facts.id, asked.label)
         facts.rows = job.rows
-        return JobResponse(job=job.number, state=job.state, rows=job.rows)
+        return JobResponse(job=job.number, state=job.state, rows=job.rows, table=job.table)
 
     @app.get(prefix + "/jobs/{number}", responses=ERROR_RESPONSES)
     async def job(
@@ -322,13 +386,40 @@ def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
         found = model.jobs.get(number)
         if found is None:
             raise HTTPException(404, "no such task is known")
-        return JobResponse(job=number, state=found.state, rows=found.rows, error=found.error,
-                        seconds=found.seconds)  # fmt: skip
+        return JobResponse(
+            job=number, state=found.state, rows=found.rows, error=found.error,
+            seconds=found.seconds, table=found.table, version=found.version,
+        )  # fmt: skip
 
     @app.get(prefix + "/health", responses=ERROR_RESPONSES)
     async def health(model: ServedModel = found_model) -> HealthResponse:
         """Return what is served, and what waits to be learnt."""
         return HealthResponse(**model.health)
+
+    @app.get(prefix + "/versions", responses=ERROR_RESPONSES)
+    def versions(
+        last: Annotated[int, Query(ge=1, le=1000)] = 100, model: ServedModel = found_model
+    ) -> VersionsResponse:
+        """List the newest versions of a store."""
+        store = model.require_store()
+        every = [VersionResponse(**one) for one in store.list_versions(last)]
+        return VersionsResponse(current=store.store.current.number, versions=every)
+
+    @app.post(prefix + "/rollback", responses=ERROR_RESPONSES, dependencies=[require_role("admin")])
+    def rollback(
+        asked: VersionRequest, request: Request, model: ServedModel = found_model
+    ) -> VersionResponse:
+        """Serve an earlier accepted version of a store again."""
+        service, store = request.app.state.service, model.require_store()
+        return VersionResponse(**service.change(store, "rollback", asked.version))
+
+    @app.post(prefix + "/accept", responses=ERROR_RESPONSES, dependencies=[require_role("admin")])
+    def accept(
+        asked: VersionRequest, request: Request, model: ServedModel = found_model
+    ) -> VersionResponse:
+        """Serve a version after all that the gate of a store has refused."""
+        service, store = request.app.state.service, model.require_store()
+        return VersionResponse(**service.change(store, "accept", asked.version))
 
 
 def _add_service_routes(app: FastAPI, service: Service) -> None:
@@ -391,6 +482,16 @@ def _add_error_handlers(app: FastAPI) -> None:
         return SafeJSONResponse(
             {"error": str(problem)}, status_code=429, headers={"retry-after": "5"}
         )
+
+    @app.exception_handler(StoreBusy)
+    async def busy(request: Request, problem: StoreBusy) -> SafeJSONResponse:
+        return SafeJSONResponse(
+            {"error": str(problem)}, status_code=503, headers={"retry-after": "5"}
+        )
+
+    @app.exception_handler(NoVersions)
+    async def no_versions(request: Request, problem: NoVersions) -> SafeJSONResponse:
+        return SafeJSONResponse({"error": str(problem)}, status_code=404)
 
     @app.exception_handler(EngramError)
     async def refused(request: Request, problem: EngramError) -> SafeJSONResponse:

@@ -38,13 +38,15 @@ class ServiceError(EngramError):
 
 @dataclass(frozen=True)
 class Job:
-    """A task of a model at the service: queued, learning, learnt or failed."""
+    """A task of a model at the service: queued, learning, learnt, refused or failed."""
 
     job: int
     state: str
     rows: int = 0
     error: str = ""
     seconds: float = 0.0
+    table: dict[str, Any] | None = None
+    version: int | None = None
 
     @property
     def over(self) -> bool:
@@ -130,9 +132,13 @@ class Client:
         return {name: found[name] for name in ("novelty", "p_value", "alarm", "compared")}
 
     # -- learning ----------------------------------------------------------------------------------
-    def learn(self, x: Any, y: Any) -> Job:
-        """Send a task; it is on the disk of the service when this returns, and learnt later."""
-        body = {"x": to_rows(x), "y": y}
+    def learn(self, x: Any, y: Any = None, *, label: str | None = None) -> Job:
+        """Send a task; it is on the disk of the service when this returns, and learnt later.
+
+        Records and tables may have their labels themselves, in the column `label`, by default that
+        of the model's first table.
+        """
+        body = {"x": to_rows(x), "y": y, "label": label}
         return Job(**self.ask("POST", self.path("/learn"), body, again=False))
 
     def job(self, number: int) -> Job:
@@ -140,7 +146,7 @@ class Client:
         return Job(**self.ask("GET", self.path(f"/jobs/{number}")))
 
     def wait(self, job: Job | int, seconds: float = 3600.0) -> Job:
-        """Wait until a task is learnt; raises if it could not be, or not in time."""
+        """Wait until a task is learnt; raises if it failed, was refused, or is not in time."""
         number = job.job if isinstance(job, Job) else job
         deadline, pause = time.monotonic() + seconds, 0.02
         while not (now := self.job(number)).over:
@@ -151,6 +157,23 @@ class Client:
         if now.state != "learnt":
             raise EngramError(f"job {number} is {now.state}: {now.error}")
         return now
+
+    # -- versions ----------------------------------------------------------------------------------
+    def versions(self, last: int = 100) -> list[dict[str, Any]]:
+        """Return the records of the newest versions of a store, the oldest first."""
+        found = self.ask("GET", self.path(f"/versions?last={last}"))["versions"]
+        return list(found)
+
+    def rollback(self, version: int) -> dict[str, Any]:
+        """Serve an earlier version of a store again; returns its record."""
+        found: dict[str, Any] = self.ask("POST", self.path("/rollback"), {"version": version})
+        return found
+
+    def accept(self, version: int) -> dict[str, Any]:
+        """Serve a version of a store after all that was refused; returns its record."""
+        body = {"version": version}
+        found: dict[str, Any] = self.ask("POST", self.path("/accept"), body, again=False)
+        return found
 
     # -- the service -------------------------------------------------------------------------------
     def health(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class QueueFull(EngramError):
     """Raised when too many tasks wait."""
 
 
-JOB_STATES = ("queued", "learning", "learnt", "failed")
+JOB_STATES = ("queued", "learning", "learnt", "refused", "failed")
 TASK_FILE = re.compile(r"task-([0-9]{6,9})\.safetensors(\.failed)?")
 MOST_REMEMBERED_JOBS = 1000  # finished jobs whose state is kept
 
@@ -37,6 +37,8 @@ class LearningJob:
     error: str = ""
     seconds: float = 0.0
     request: str = ""  # id of the request that asked for it
+    version: int | None = None  # what it became in a store of versions
+    table: dict[str, Any] | None = None  # what its rows had that the first table did not
 
 
 class JobQueue:
@@ -146,12 +148,13 @@ class JobQueue:
         with self._lock:
             return self._known[self._waiting[0]] if self._waiting else None
 
-    def done(self, number: int, error: str = "") -> None:
+    def done(self, number: int, error: str = "", refused: str = "") -> None:
         """Finish a task; the file of one that failed is renamed and kept."""
         with self._lock:
             self._waiting.remove(number)
             job = self._known[number]
-            job.state, job.error = ("failed", error) if error else ("learnt", "")
+            job.error = error or refused
+            job.state = "failed" if error else "refused" if refused else "learnt"
         if error:
             self._set_aside(number)
         else:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from engram.data.tables.table_schema import TableSchema
 from engram.serve.served_model import ServedModel
 
 MOST_VALUES = 256  # rows of more values would bury the rest of the description
@@ -55,6 +56,9 @@ def make_row(about: dict[str, Any]) -> Any:
     """
     if "tokenizer" in about:
         return "some words"
+    if "schema" in about:
+        record = TableSchema.from_facts(about["schema"]).example
+        return record if len(record) <= MOST_VALUES else None
     if math.prod(about["shape"]) > MOST_VALUES:
         return None
     row: Any = VALUES[about["dtype"]]

@@ -1,4 +1,6 @@
-"""`ServedModel`: a model file, the learner that predicts from it, and the queue of its tasks."""
+"""`ServedModel`: a model file, the learner that predicts from it, and the queue of its tasks;
+`ServedStore`: the same for a store of versions.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engram.deploy.calibration import DEFAULT_RATE
 from engram.deploy.deployed_learner import Learner
-from engram.deploy.new_task import NewTask
+from engram.deploy.model_store import ModelStore
+from engram.deploy.snapshot import LearnerSnapshot
+from engram.deploy.table_inputs import encode_inputs
 from engram.errors import EngramError, RecordError, bad, check_choice
 from engram.io import sync
 from engram.novelty import detectors
@@ -19,9 +23,17 @@ from engram.records.locks import Claims
 from engram.serve.job_queue import JobQueue, LearningJob
 from engram.serve.log_lines import LogFacts
 from engram.serve.service_metrics import ServiceMetrics
-from engram.serve.training_process import TrainingProcess
+from engram.serve.training_process import LearningOutcome, TrainingProcess
+from engram.serve.training_worker import find_job
 
 LOG = logging.getLogger("engram.serve")
+
+
+class ServedLearner(NamedTuple):
+    """What answers: replaced in one assignment, so that readers see the old one or the new one."""
+
+    learner: Learner
+    version: int | None = None
 
 
 class ServedModel:
@@ -47,7 +59,6 @@ class ServedModel:
         self.name, self.metrics = name, metrics
         self.path = Path(path).resolve()  # a link must lead to the same queue and the same lock
         self.device, self.trust = device, trust
-        self.learner = Learner.load(self.path, device=device, trust=trust)
         folder = self.path.with_name(self.path.name + ".queue")
         if folder.exists() and not folder.is_dir():
             raise RecordError(f"{folder}: is not a folder, in which tasks could wait")
@@ -55,7 +66,8 @@ class ServedModel:
         self._claims = Claims(folder)
         if not self._claims.take("serve"):
             raise RecordError(f"{self.path}: is served by another process")
-        self.jobs = JobQueue(folder, int(self.learner.notes.get("job", 0)), most=queue)
+        self._served = self._open()
+        self.jobs = JobQueue(folder, self._last_job(), most=queue)
         # unique to this process: a training process left by another service may still write
         self._next = folder / f"next-{os.getpid()}.engram"
         for left in folder.glob("next-*.engram"):
@@ -66,11 +78,21 @@ class ServedModel:
         """Let other processes serve the file."""
         self._claims.close()
 
+    @property
+    def learner(self) -> Learner:
+        """The learner that answers now."""
+        return self._served.learner
+
+    @property
+    def version(self) -> int | None:
+        """Number of the version that is served; None without versions."""
+        return self._served.version
+
     # -- requests ----------------------------------------------------------------------------------
     def predict(self, x: Any, task: int | None, probabilities: bool) -> dict[str, Any]:
         """Predict labels of inputs, all by the same snapshot."""
         now = self.learner.snapshot
-        found: dict[str, Any] = {"tasks": now.stage + 1}
+        x, found = _read_rows(x, now)
         if probabilities:
             found["classes"] = now.classes.tolist()
             found["probabilities"] = now.predict_proba(x, task).tolist()
@@ -90,7 +112,7 @@ class ServedModel:
         learner = self.learner
         if detector is not None:
             check_choice("detector", detector, detectors())
-        found: dict[str, Any] = {"tasks": learner.tasks}
+        x, found = _read_rows(x, learner.snapshot)
         wanted = rate is not None or per_class
         if not wanted and (task is not None or learner.snapshot.explain_no_alarm()):
             found["novelty"] = learner.novelty(x, detector=detector, task=task).tolist()
@@ -103,20 +125,21 @@ class ServedModel:
         self.metrics.rows(self.name, "novelty", len(found["novelty"]))
         return found
 
-    def enqueue(self, x: Any, y: list[Any]) -> LearningJob:
+    def enqueue(self, x: Any, y: list[Any] | None, label: str | None = None) -> LearningJob:
         """Check a task as learning would, and queue it."""
         self.jobs.check_room()  # before the work of checking rows
-        learner = self.learner
-        new = NewTask.from_arrays(x, y, None, learner.snapshot.facts["inputs"])
-        learner.check_task(new)
-        return self.jobs.add(new.x, y)
+        new = self.learner.prepare_task(x, y, label=label)
+        job = self.jobs.add(new.x, new.labels)
+        job.table = None if new.report is None else new.report.facts()
+        return job
 
     @property
     def state(self) -> dict[str, Any]:
         """What is served in numbers: tasks, classes, waiting tasks, whether one is being learnt."""
         job = self.jobs.next()
         return {
-            "tasks": self.learner.tasks, "classes": len(self.learner.snapshot.classes),
+            "tasks": self.learner.tasks, "version": self.version,
+            "classes": len(self.learner.snapshot.classes),
             "queued": len(self.jobs), "learning": job is not None and job.state == "learning",
         }  # fmt: skip
 
@@ -129,42 +152,129 @@ class ServedModel:
             "input_shape": now.facts["inputs"]["shape"], "input_type": now.facts["inputs"]["dtype"],
             "method": type(now.method).__name__, "heads": now.facts["head"],
             "label_sets": now.facts["labels"] == "set",
+            "columns": now.facts["inputs"].get("schema", {}).get("features"),
         }  # fmt: skip
 
     # -- learning ----------------------------------------------------------------------------------
-    def learn_next(self, job: LearningJob, process: TrainingProcess) -> str:
-        """Learn the task that has waited longest; returns the error, if any."""
+    def learn_next(self, job: LearningJob, process: TrainingProcess) -> LearningOutcome:
+        """Learn the task that has waited longest, and serve what came of it."""
         began = time.perf_counter()
         job.state = "learning"
         try:
-            error = process.learn(
-                model=str(self.path), task=str(self.jobs.path(job.number)), out=str(self._next),
-                number=job.number, device=self.device, trust=self.trust,
+            found = process.learn(
+                **self._place(), task=str(self.jobs.path(job.number)), number=job.number,
+                device=self.device, trust=self.trust,
             )  # fmt: skip
-            if not error:
+            if not found.error and not found.refused:
                 self._take_over(job)
         except Exception as problem:  # such as a full disk; continue with the next task
-            error = f"{type(problem).__name__}: {problem}"
+            found = LearningOutcome(f"{type(problem).__name__}: {problem}")
         job.seconds = time.perf_counter() - began
-        return error
+        return found
 
-    def finish(self, job: LearningJob, error: str) -> None:
-        """Take a task out of the queue, say so and count it."""
-        self.jobs.done(job.number, error)
+    def finish(self, job: LearningJob, found: LearningOutcome) -> None:
+        """Take a task out of the queue, count it and log it."""
+        job.version = found.version
+        self.jobs.done(job.number, found.error, found.refused)
         self.metrics.job(self.name, job.state)
+        if job.state == "learnt":
+            self.metrics.rows(self.name, "learn", job.rows)
         told = LogFacts(
             event="job", model=self.name, job=job.number, state=job.state, rows=job.rows,
             seconds=round(job.seconds, 3), id=job.request,
         )  # fmt: skip
-        if error:
-            told["error"] = error
-        LOG.log(logging.WARNING if error else logging.INFO, told)
+        if found.version is not None:
+            told["version"] = found.version
+        if job.error:
+            told["error"] = job.error
+        LOG.log(logging.INFO if job.state == "learnt" else logging.WARNING, told)
+
+    # -- what a file does, and a store of versions does otherwise ----------------------------------
+    def _open(self) -> ServedLearner:
+        """Load what is served at first."""
+        return ServedLearner(Learner.load(self.path, device=self.device, trust=self.trust))
+
+    def _last_job(self) -> int:
+        """Return the number of the task that was learnt last."""
+        return int(self.learner.notes.get("job", 0))
+
+    def _place(self) -> dict[str, str]:
+        """Tell the training process what learns, and where the result goes."""
+        return {"model": str(self.path), "out": str(self._next)}
 
     def _take_over(self, job: LearningJob) -> None:
+        """Serve what the training process has made."""
         fresh = Learner.load(self._next, device=self.device, trust=self.trust)
         if fresh.notes.get("job") != job.number:
             raise EngramError("the process that learns has written another task's model")
         os.replace(self._next, self.path)
         sync(self.path.parent)
-        self.learner = fresh  # one assignment: readers see the old one or the new one
-        self.metrics.rows(self.name, "learn", job.rows)
+        self._served = ServedLearner(fresh)
+
+    def follow(self) -> None:
+        """Serve what others have changed since."""
+
+    def require_store(self) -> ServedStore:
+        """Return this if it is a store of versions."""
+        raise NoVersions(f"{self.name}: is a model file, which has no versions (ModelStore.create)")
+
+
+class NoVersions(EngramError):
+    """Raised when a model file is asked about versions."""
+
+
+class ServedStore(ServedModel):
+    """The folder of an `engram.ModelStore`, whose gate decides about each task.
+
+    The pointer of the store says which version is served. It is followed when a task was learnt,
+    after a roll-back, and when another process has changed it (`follow`).
+    """
+
+    def _open(self) -> ServedLearner:
+        self.store = ModelStore(self.path, device=self.device, trust=self.trust)
+        return ServedLearner(self.store.learner, self.store.current.number)
+
+    def _last_job(self) -> int:
+        made = find_job(self.store)
+        return 0 if made is None else int((made.notes or {})["job"])
+
+    def _place(self) -> dict[str, str]:
+        return {"store": str(self.path)}
+
+    def _take_over(self, job: LearningJob) -> None:
+        self.follow()
+
+    def follow(self) -> None:
+        fresh = self.store.learner
+        if fresh is not self.learner:
+            self._served = ServedLearner(fresh, self.store.current.number)
+
+    def require_store(self) -> ServedStore:
+        return self
+
+    def list_versions(self, most: int) -> list[dict[str, Any]]:
+        """Return the records of the newest versions, the oldest first."""
+        return [self.describe(number) for number in self.store.numbers[-most:]]
+
+    def describe(self, number: int) -> dict[str, Any]:
+        """Return the record of a version."""
+        one = self.store.version(number)
+        return {**one.plain(), "state": one.state}
+
+    def change(self, verb: str, number: int) -> dict[str, Any]:
+        """Serve another version: ``rollback`` to it, or ``accept`` one that was refused."""
+        check_choice("verb", verb, ("rollback", "accept"))
+        change = self.store.rollback if verb == "rollback" else self.store.accept
+        made = change(number)
+        self.follow()
+        LOG.warning(LogFacts(event=verb, model=self.name, version=made.number))
+        return self.describe(made.number)
+
+
+def _read_rows(x: Any, now: LearnerSnapshot) -> tuple[Any, dict[str, Any]]:
+    """Encode rows that are records; what they had that the first table did not is in the answer."""
+    found: dict[str, Any] = {"tasks": now.stage + 1}
+    x, report = encode_inputs(x, now.facts["inputs"])
+    if report is not None:
+        found["table"] = report.facts()
+    return x, found

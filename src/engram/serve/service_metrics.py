@@ -47,7 +47,7 @@ class ServiceMetrics:
             "engram_rows", "Rows asked about or learnt.", ["model", "of"], registry=all_of
         )
         self._jobs = Counter(
-            "engram_jobs", "Tasks learnt or failed.", ["model", "end"], registry=all_of
+            "engram_jobs", "Tasks learnt, refused or failed.", ["model", "end"], registry=all_of
         )
         self._gauges = {
             name: Gauge(f"engram_{name}", words, ["model"], registry=all_of)
@@ -56,6 +56,7 @@ class ServiceMetrics:
                 "classes": "Classes it knows.",
                 "queued": "Tasks that wait to be learnt.",
                 "learning": "1 while a task is being learnt.",
+                "version": "The version that is served, of a store of versions.",
             }.items()
         }
 
@@ -72,9 +73,10 @@ class ServiceMetrics:
         """Count a task that was learnt or failed."""
         self._jobs.labels(model, end).inc()
 
-    def text(self, states: Mapping[str, Mapping[str, float]]) -> str:
+    def text(self, states: Mapping[str, Mapping[str, float | None]]) -> str:
         """Return the metrics as text, with the present state of each model."""
         for model, state in states.items():
             for name, value in state.items():
-                self._gauges[name].labels(model).set(value)
+                if value is not None:
+                    self._gauges[name].labels(model).set(value)
         return str(generate_latest(self._registry), "utf-8")

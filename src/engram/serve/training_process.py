@@ -8,7 +8,20 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class LearningOutcome:
+    """What came of a task: an error, a refusal of the gate with its reason, or a new version.
+
+    A model file has neither gate nor versions.
+    """
+
+    error: str = ""
+    refused: str = ""
+    version: int | None = None
 
 
 class TrainingProcess:
@@ -26,8 +39,8 @@ class TrainingProcess:
         self._late = threading.Event()
         self._said: Any = None
 
-    def learn(self, **order: Any) -> str:
-        """Learn a task and wait for it; returns the error, if any."""
+    def learn(self, **order: Any) -> LearningOutcome:
+        """Learn a task, as `training_worker.learn_task` is told, and wait for it."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None  # noqa: PT018
         self._late.clear()
@@ -42,13 +55,15 @@ class TrainingProcess:
         finally:
             alarm.cancel()
         if line:
-            return str(json.loads(line)["error"])
+            return LearningOutcome(**json.loads(line))
         code, words = process.wait(), self._read_last_line()
         self.close()
         if self._late.is_set():
-            return f"learning took more than {self.seconds:g} seconds and was ended"
+            return LearningOutcome(
+                f"learning took more than {self.seconds:g} seconds, and was ended"
+            )
         how = f"signal {-code}" if code < 0 else f"code {code}"
-        return f"the training process ended with {how}: {words or 'no message'}"
+        return LearningOutcome(f"the training process ended with {how}: {words or 'no message'}")
 
     def stop(self) -> None:
         """End the process, which makes a waiting `learn` return an error."""
