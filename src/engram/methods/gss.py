@@ -24,7 +24,7 @@ UNLIKE = 1.0  # likeness of orthogonal gradients, and of a row that is compared 
 
 
 def row_gradients(net: Net, batch: Batch) -> list[Tensor]:
-    """Compute the gradients [B, n] of the training objective, each of one row, by each parameter."""
+    """Compute gradients [B, n] of the training objective, one row's each, by each parameter."""
     own = [leaf.unsqueeze(1) for leaf in batch.per_row]
     rows = Batch(*own, *batch.shared)  # type: ignore[arg-type]
     axes: Any = Batch(*[0] * len(batch.per_row), *[None] * len(batch.shared))  # type: ignore[arg-type]

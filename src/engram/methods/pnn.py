@@ -28,7 +28,7 @@ class Column(nn.Module):
         super().__init__()
         self.model = model
         fed = [*hidden_layers(model)[1:], model.head]
-        self.lateral = nn.ParameterList(draw_lateral(*layer.weight.shape, older) for layer in fed)
+        self.lateral = nn.ParameterList(draw_lateral(layer, older) for layer in fed)
         last = f"lateral.{len(fed) - 1}"
         self.class_rows = (*(f"model.{name}" for name in model.class_rows), last)
 
@@ -50,8 +50,9 @@ class Column(nn.Module):
         return F.linear(torch.cat([one[place] for one in older], -1), self.lateral[place])
 
 
-def draw_lateral(above: int, below: int, older: int) -> Tensor:
-    """Draw the matrix [above, older * below] of the layers below, each column as a layer does."""
+def draw_lateral(layer: Any, older: int) -> Tensor:
+    """Draw the weights by which a layer sees the layers below of older columns, side by side."""
+    above, below = layer.weight.shape
     parts = (nn.Linear(below, above, bias=False).weight.detach() for _ in range(older))
     return torch.cat([*parts], 1)
 
@@ -119,7 +120,7 @@ class PNN(Method):
             return {"task": net.task(batch)}
         still = net.detached()  # older columns are not trained
         with torch.no_grad():
-            older = (self._see_first(still, net, batch.x),)
+            older: tuple[Layers, ...] = (self._see_first(still, net, batch.x),)
         for number in range(1, count):
             older = (*older, getattr(still, f"column{number}").hidden(batch.x, older))
         _, logits = getattr(net, f"column{count}")(batch.x, older, w=batch.w)

@@ -494,7 +494,7 @@ class MappedVerbs:
         if remembers and self.recall:  # of the pass that the loss made
             found = self.recall.ask(method, net, batch, state)
         kept = tuple(net.teacher_cache.made) if net.teacher_cache is not None else ()
-        return total, (terms, net.buffers, found, kept, {})  # type: ignore[return-value]
+        return total, (terms, net.buffers, found, kept, {})
 
     def _project_one(
         self, vector: Tensor, _: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,

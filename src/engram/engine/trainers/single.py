@@ -74,7 +74,10 @@ class SingleTrainer(TrainingStep):
         # verbs and unfused optimisers need the whole vector
         whole = self._projects or self._follows or not self._fuses
         self._flat = whole or bool(training.clip or training.clip_value or training.ema)
-        frozen = [] if whole else frozen_names([learner])
+        # moments of what stands still are 0 where a phase begins with fresh ones, and stay so
+        frozen = [] if whole else frozen_names([learner], training.optim_reset)
+        if len(frozen) == len(learner.networks.layout.shapes):
+            frozen = []
         self.moving = TrainableSlices(learner.networks.layout, frozen)
         self.net = BoundNet(
             learner.networks, learner.vector, learner.buffers,
