@@ -1,4 +1,4 @@
-"""Doctests are collected from all modules; those of kernels, and of the service, need extras."""
+"""Doctests are collected from all modules; those of kernels, the service, river need extras."""
 
 from __future__ import annotations
 
@@ -24,3 +24,5 @@ if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvic
         "tests/serve/client.py",
     )
     collect_ignore += service
+if importlib.util.find_spec("river") is None:
+    collect_ignore.append("src/engram/deploy/river_learner.py")

@@ -24,6 +24,7 @@ FORKS.set_forkserver_preload(
         "torch._dynamo",
         "pytest",
         "tests.test_kills",
+        "engram.deploy.model_store",
         "tests.experiments.test_concurrent_processes",
         "tests.experiments.test_step_checkpoints",
     ]

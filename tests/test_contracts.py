@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,14 +26,31 @@ from engram.checks import (
 from engram.checks.check_report import check_name, run_check
 from engram.checks.check_suite import make_default
 from engram.checks.form_rules import check_frozen_dataclass_with_defaults
+from engram.checks.toy_runs import share_runs
 from engram.errors import AccessError, BadArgument
 from engram.memory import Herding, Memory, policies
 from engram.methods.method import VERBS, Method
 
 
+@pytest.fixture(scope="module")
+def shared_runs():
+    """The checks of one method follow each other, and share their toy runs."""
+    with ExitStack() as stack:
+        last = [""]
+
+        def share(name: str) -> None:
+            if name != last[0]:
+                stack.close()
+                stack.enter_context(share_runs())
+                last[0] = name
+
+        yield share
+
+
 @pytest.mark.parametrize("rule", METHOD_CHECKS, ids=check_name)
 @pytest.mark.parametrize("name", methods.__all__)
-def test_method(name, rule):
+def test_method(name, rule, shared_runs):
+    shared_runs(name)
     found = run_check(rule, make_default(getattr(methods, name)))
     assert found.passed, found.message
 

@@ -138,12 +138,15 @@ def test_figures_bring_their_script(site):
     assert "\n\n<script>" not in done  # a blank line would end the HTML
 
 
-def test_links_that_leave_the_site(site):
+def test_links_that_leave_the_site(site, monkeypatch):
     if "hooks" not in site:
         pytest.skip("needs mkdocs, of the extra docs")
-    lead, place = site["hooks"]._led, site["hooks"].REPOSITORY
+    lead, place = site["hooks"]._led, "https://host/engram"
     assert lead("[a](../CONTRIBUTING.md#x)", "architecture.md") == "[a](contributing.md#x)"
     assert lead("[a](../b.md) [c](#d)", "guide/e.md") == "[a](../b.md) [c](#d)"
+    monkeypatch.setattr(site["hooks"], "REPOSITORY", "")
+    assert lead("[a `b`](../../benchmarks)", "guide/e.md") == "a `b`"
+    monkeypatch.setattr(site["hooks"], "REPOSITORY", place)
     assert lead("[a](../../benchmarks)", "guide/e.md") == f"[a]({place}/tree/main/benchmarks)"
     assert lead("a[k][j] `b[k][j]`", "e.md") == "a[k]\\[j] `b[k][j]`"
     assert site["hooks"].slug("`a`: B c", "-") == "a-b-c"

@@ -20,8 +20,8 @@ from running import BLOCK, PLOTLY, executed
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-REPOSITORY = PROJECT["urls"]["Repository"]  # not repo_url: its button asks the host for numbers
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+REPOSITORY = CONFIG["tool"]["engram"]["repository"].rstrip("/")  # empty until it is published
 FOREIGN, SHIM = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js"
 COPIED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)\)")
@@ -116,7 +116,7 @@ def outside_code(markdown: str, change: Any) -> str:
 
 
 def _lead(found: re.Match[str], page: str) -> str:
-    words, link = found.groups()
+    words, link = found.groups()  # the words in brackets, and "("
     if re.match(r"[a-z]+:|#", link):
         return found[0]
     target, mark, anchor = link.partition("#")
@@ -130,5 +130,7 @@ def _lead(found: re.Match[str], page: str) -> str:
         return f"{words}{up}{COPIED[below]}{mark}{anchor})"
     if below.startswith("docs/") and not below.endswith(".py"):
         return found[0]
+    if not REPOSITORY:
+        return words.removesuffix("](").lstrip("![")
     kind = "raw" if words.startswith("!") else "tree" if (ROOT / below).is_dir() else "blob"
     return f"{words}{REPOSITORY}/{kind}/main/{below}{mark}{anchor})"

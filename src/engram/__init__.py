@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the same names once more, for type checkers
     from engram import methods, metrics, models, records, report
     from engram.data import Data, datasets, load
-    from engram.deploy import Learner
+    from engram.deploy import Gate, Learner, ModelStore
     from engram.engine.training import Training
     from engram.errors import AccessError, BadArgument, EngramError, RecordError
     from engram.experiments import Recipe, run
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers
     from engram.per_run import PerRun
     from engram.probes.probe import Probe
     from engram.records import Result, from_csv, import_log, read
+    from engram.serve.client import Client
     from engram.streams import (
         Stream,
         Task,
@@ -59,7 +60,8 @@ _MODULE_OF = {
     **dict.fromkeys(("joint", "hierarchical", "iirc", "permuted", "rotated"), "streams"),
     **dict.fromkeys(("blurry", "new_instances", "online", "balance", "reorder"), "streams"),
     **dict.fromkeys(("tinyimagenet_seq", "eight_task"), "streams"),
-    "Learner": "deploy",
+    "Client": "serve.client",
+    **dict.fromkeys(("Gate", "Learner", "ModelStore"), "deploy"),
     "Memory": "memory",
     "PerRun": "per_run",
     "Detector": "novelty.detector",
@@ -105,12 +107,15 @@ _PACKAGES = (
 __all__ = [
     "AccessError",
     "BadArgument",
+    "Client",
     "Data",
     "Detector",
     "EngramError",
+    "Gate",
     "Learner",
     "Memory",
     "Method",
+    "ModelStore",
     "PerRun",
     "Probe",
     "Recipe",

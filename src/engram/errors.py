@@ -8,6 +8,7 @@ import inspect
 import math
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
@@ -271,6 +272,23 @@ def _is_user_code(file: str) -> bool:
     path = os.path.abspath(file)
     installed = path.startswith((_PACKAGE, *_INSTALLED)) or "site-packages" in path
     return not installed and not file.startswith("<")
+
+
+def count_library_frames() -> int:
+    """The `stacklevel` of a warning in the name of the code that called the library.
+
+    Examples
+    --------
+    >>> count_library_frames()
+    1
+    """
+    level, frame = 1, sys._getframe().f_back
+    while frame is not None and frame.f_back is not None:
+        file = frame.f_code.co_filename
+        if _is_user_code(file) or (file.startswith("<") and not file.startswith("<frozen")):
+            return level
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _short_path(file: str) -> str:

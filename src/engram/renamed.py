@@ -126,9 +126,13 @@ def accept_old_names(cls: type[T]) -> type[T]:
     """Decorate a dataclass so that its constructor and its attributes understand the old names."""
     create: Callable[..., None] = cls.__init__
     names = [one.name for one in fields(cls) if one.init]  # type: ignore[arg-type]
+    watched = {*FIELDS.get(_key(cls), {}), *VALUES.get(_key(cls), {})}
 
     @functools.wraps(create)
     def initialise(self: T, *given: Any, **options: Any) -> None:
+        if watched.isdisjoint(options) and watched.isdisjoint(names[: len(given)]):
+            create(self, *given, **options)
+            return
         values = [new_value(cls, *one) for one in zip(names, given, strict=False)]
         for name in [one for one in options if one in FIELDS.get(_key(cls), {})]:
             options[new_name(cls, name)] = options.pop(name)  # `replace` gives the new one, too

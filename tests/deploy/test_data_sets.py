@@ -71,7 +71,7 @@ def test_missing_values_are_filled_after_further_tasks():
 
 def test_other_columns_are_refused():
     learner = engram.Learner("Finetune", **FEW).learn(of(table(["ant", "bee"])))
-    with pytest.raises(BadArgument, match=r"columns of .*: expected the columns of training"):
+    with pytest.raises(BadArgument, match=r"columns of .*: expected 'colour' among them"):
         learner.learn(of(table(["cat"]).drop(columns="colour")))
     assert learner.tasks == 1
 

@@ -100,7 +100,7 @@ def test_tools_are_refused_before_any_work(monkeypatch):
     with refuses("log", near="tensorboard"):
         engram.run(None, log="tensorbord")
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingExtra, match=r"wandb is not installed.*engram\[export\]"):
+    with pytest.raises(MissingExtra, match=r"wandb is not installed.*engram-cl\[export\]"):
         engram.run(None, log=["wandb"])
 
 

@@ -206,6 +206,21 @@ def test_a_total_below_the_number_of_classes_says_what_would_do(class_stream: St
     Memory(total=3, policy="reservoir").check(groups=4, tasks=9)
 
 
+def test_more_tasks_than_items_leave_a_sample_of_the_tasks(toy: Callable[..., ToyLearner]) -> None:
+    """A stream without a known end: 40 tasks of two classes, and a third in the first."""
+    often = torch.zeros(40)
+    for seed in range(6):
+        learner = toy(torch.tensor([0, 1] * 80 + [2, 2]), 3, seed=seed)
+        tasks = [torch.arange(4) + 4 * k for k in range(40)]
+        tasks[0] = torch.cat([tasks[0], torch.tensor([160, 161])])
+        history = learner.run(Memory(total=9), tasks)
+        assert max(map(len, history)) == 9
+        assert history[-1].counts().tolist() == [4, 4, 1]
+        often += torch.bincount(history[-1].stages, minlength=40)
+    early, late = often[1:20].sum(), often[20:39].sum()
+    assert abs(early - late) < 3 * (early + late).sqrt()
+
+
 def test_random_shrinking_drops_any_old_item(class_stream: Streams) -> None:
     """Equal in expectation only: of 6 + 6 old items any 8 are as likely to stay."""
     shares = torch.zeros(7, dtype=torch.float64)

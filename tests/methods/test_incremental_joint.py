@@ -9,7 +9,7 @@ from engram.methods.incremental_joint import IncrementalJoint
 from engram.methods.joint import Joint
 from engram.methods.method import Method, ReplaySpec
 from engram.streams import class_incremental
-from tests.methods.rehearsal import clouds, final, lockstep_gap, spied, train
+from tests.methods.rehearsal import clouds, final, spied, train
 from tests.methods.test_er import two_labels
 
 
@@ -37,7 +37,3 @@ def test_hidden_labels_need_a_declaration() -> None:
 
     with pytest.raises(AccessError):
         train(Sly(), two_labels(), loss="bce")
-
-
-def test_lockstep() -> None:
-    assert lockstep_gap(IncrementalJoint()) < 1e-10

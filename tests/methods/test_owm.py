@@ -104,11 +104,6 @@ def test_what_batches_gave_on_average_is_not_forgotten():
     assert away[0] < 1e-7 < 1e-3 < away[1]
 
 
-@pytest.mark.parametrize("model", [None, small.Normed])
-def test_lockstep_is_the_loop(model):
-    assert small.gap([OWM()] * 2, model=model) < 1e-10
-
-
 def test_bad_options():
     with refuses("alpha"):
         OWM(alpha=0.0)

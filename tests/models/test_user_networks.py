@@ -193,5 +193,5 @@ def test_networks_of_timm(monkeypatch, tmp_path):
 
 def test_without_timm_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ValueError, match=r"pip install 'engram\[vision\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'engram-cl\[vision\]'"):
         build("timm/tiny", **IMAGES)

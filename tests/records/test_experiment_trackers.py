@@ -46,7 +46,7 @@ def test_a_missing_package_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     options = {"path": tmp_path} if package == "tensorboard" else {}
-    with pytest.raises(MissingExtra, match=rf"{package}.*engram\[export\]"):
+    with pytest.raises(MissingExtra, match=rf"{package}.*engram-cl\[export\]"):
         export(read(folder.path), **options)
 
 

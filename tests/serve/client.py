@@ -8,17 +8,18 @@ import json
 import threading
 import time
 
+from engram.serve.access_tokens import AccessTokens
 from engram.serve.app import create_app
 from engram.serve.request_limits import LOOPBACK, RequestLimits, make_server
 from engram.serve.service import Service
 
 
 @contextlib.contextmanager
-def serving(path, *, token="", limits=None, **options):
+def serving(models, *, tokens=(), limits=None, **options):
     """The port and the service while it runs in a thread."""
     limits = limits or RequestLimits()
-    service = Service(path, device="cpu", **options)
-    app = create_app(service, limits=limits, token=token, hosts=LOOPBACK)
+    service = Service(models, device="cpu", **options)
+    app = create_app(service, limits=limits, tokens=AccessTokens(tokens), hosts=LOOPBACK)
     running = make_server(app, host="127.0.0.1", port=0, limits=limits)
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
@@ -39,8 +40,10 @@ def until(ready, seconds=60.0):
         time.sleep(0.01)
 
 
-def ask(port, path, body=None, *, token="", raw=None, method=None, headers=None):
-    """Status and answer of one request."""
+def ask(
+    port, path, body=None, *, token="", raw=None, method=None, headers=None, answer_headers=None
+):
+    """Status and answer of one request; the headers of the answer go into a dictionary."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     content = json.dumps(body).encode() if body is not None else raw
     more = {"content-type": "application/json", **(headers or {})}
@@ -51,6 +54,8 @@ def ask(port, path, body=None, *, token="", raw=None, method=None, headers=None)
         connection.request(verb, path, body=content, headers=more)
         answer = connection.getresponse()
         text = answer.read()
+        if answer_headers is not None:
+            answer_headers.update({name.lower(): one for name, one in answer.getheaders()})
         kind = answer.getheader("content-type", "")
         return answer.status, json.loads(text) if kind == "application/json" else text.decode()
     finally:

@@ -18,8 +18,8 @@ def requests(api, good, count, seed=0):
     `good` are bodies that are right, by path.
     """
     draw = random.Random(seed)
-    posts = [path for path, verbs in api["paths"].items() if "post" in verbs]
-    gets = [path for path, verbs in api["paths"].items() if "get" in verbs and "{" in path]
+    posts = [path for path in api["paths"] if path in good]
+    gets = [path for path, verbs in api["paths"].items() if "get" in verbs and "{number}" in path]
     made = []
     while len(made) < count:
         path = draw.choice(posts)
@@ -46,7 +46,14 @@ def requests(api, good, count, seed=0):
             continue
         elif kind == 6:
             wrong = draw.choice(["0", "-1", "x", "1.5", "9" * 40, "%00", "é".encode().hex()])
-            made.append(("GET", draw.choice(gets).replace("{number}", wrong), headers, None))
+            made.append(
+                (
+                    "GET",
+                    draw.choice(gets).replace("{number}", wrong).replace("{name}", "x"),
+                    headers,
+                    None,
+                )
+            )
             continue
         else:
             method = draw.choice(["PUT", "DELETE", "PATCH", "GET"])

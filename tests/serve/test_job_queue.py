@@ -10,9 +10,11 @@ import threading
 import pytest
 import torch
 
+from engram.errors import RecordError
 from engram.io import save_tensors
-from engram.serve import service as module
-from engram.serve.service import JobQueue
+from engram.serve import job_queue as module
+from engram.serve.job_queue import JobQueue
+from engram.serve.service import Service
 from tests.serve.client import ask, serving
 from tests.serve.test_serve import TEST, model, saved  # noqa: F401 - fixtures
 
@@ -97,7 +99,7 @@ def test_a_service_starts_beside_strange_files(model, caplog):  # noqa: F811
     (folder / "next-1.engram").mkdir()
     with serving(model) as (port, service):
         assert ask(port, "/predict", {"x": TEST[:1].tolist()})[0] == 200
-        assert len(service.jobs) == 0
+        assert len(service.first.jobs) == 0
         assert ask(port, "/jobs/7")[1]["state"] == "failed"
     assert all(name in caplog.text for name in names)
     assert all((folder / name).exists() for name in names[:-1])  # not ours: left where they are
@@ -125,15 +127,15 @@ def test_a_model_is_served_once_by_whatever_path(model, tmp_path):  # noqa: F811
     link = tmp_path / "elsewhere" / "link.engram"
     link.symlink_to(model)
     (tmp_path / "folder").symlink_to(tmp_path)
-    service = module.Service(model, device="cpu")
+    service = Service(model, device="cpu")
     try:
         for path in (link, tmp_path / "folder" / model.name):
-            with pytest.raises(module.RecordError, match="served by another process"):
-                module.Service(path, device="cpu")
+            with pytest.raises(RecordError, match="served by another process"):
+                Service(path, device="cpu")
     finally:
         service.stop()
-    service = module.Service(link, device="cpu")
+    service = Service(link, device="cpu")
     service.stop()
-    assert service.path == model.resolve()
+    assert service.first.path == model.resolve()
     assert shutil.rmtree(model.with_name(model.name + ".queue")) is None
     assert not link.with_name("link.engram.queue").exists()

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason="the extra serve is not in
 if not MISSING:
     from engram.serve.app import LearnRequest
     from engram.serve.request_limits import RequestLimits
+    from engram.serve.training_process import LearningOutcome
     from engram.serve.training_worker import learn_task
     from tests.serve.client import ask, serving, until
     from tests.serve.malformed_requests import requests
@@ -54,7 +55,7 @@ def running(saved, tmp_path_factory):
     """A service that these tests share: small requests, little patience, a token."""
     path = shutil.copy(saved, tmp_path_factory.mktemp("served") / "model.engram")
     limits = RequestLimits(max_request_bytes=20_000, read_seconds=0.5)
-    with serving(path, token="secret", limits=limits) as (port, service):
+    with serving(path, tokens=[("admin", "secret")], limits=limits) as (port, service):
         yield port, service
 
 
@@ -64,7 +65,7 @@ def asked(running, path, body=None, **options):
 
 def test_questions_and_answers(running):
     rows = TEST[:5].tolist()
-    learner = running[1].learner
+    learner = running[1].first.learner
     status, said = asked(running, "/predict", {"x": rows, "probabilities": True})
     assert status == 200
     assert said["labels"] == learner.predict(TEST[:5]).tolist()
@@ -75,7 +76,7 @@ def test_questions_and_answers(running):
     status, said = asked(running, "/health")
     assert (status, said["tasks"], said["input_shape"]) == (200, 1, [8])
     status, said = asked(running, "/metrics")
-    assert 'engram_requests_total{path="/predict",status="200"} 1' in said
+    assert 'engram_requests_total{model="model",path="/predict",status="200"} 1' in said
     for page, word in (("/", "A model in hand"), ("/docs", "The interface")):
         assert word in ask(running[0], page)[1]
     api = ask(running[0], "/openapi.json")[1]
@@ -108,7 +109,7 @@ def test_rows_with_several_labels(tmp_path):
     pairs = [[f"even {y // 2}", f"all {y % 2}"] for y in Y.tolist()]
     learner = Learner("ER", MODEL, **FAST).learn(X[:48], pairs[:48])
     with serving(learner.save(tmp_path / "sets.engram")) as (port, service):
-        service._learning.learn = lambda **order: learn_task(**order)  # in this process
+        service._processes[0].learn = lambda **order: learn_task(**order)  # in this process
         said = ask(port, "/predict", {"x": TEST[:5].tolist()})[1]
         assert said["labels"] == learner.predict(TEST[:5])
         assert ask(port, "/health")[1]["label_sets"]
@@ -126,7 +127,9 @@ def test_counts_of_many_threads_add_up():
 
     metrics, other = ServiceMetrics(), ServiceMetrics()
     threads = [
-        threading.Thread(target=lambda: [metrics.request("/a", 200, 0.002) for _ in range(500)])
+        threading.Thread(
+            target=lambda: [metrics.request("/a", "m", 200, 0.002) for _ in range(500)]
+        )
         for _ in range(4)
     ]
     for thread in threads:
@@ -134,9 +137,9 @@ def test_counts_of_many_threads_add_up():
     for thread in threads:
         thread.join()
     lines = metrics.text({}).splitlines()
-    assert 'engram_requests_total{path="/a",status="200"} 2000.0' in lines
-    assert 'engram_request_seconds_bucket{le="0.0025",path="/a"} 2000.0' in lines
-    assert 'engram_request_seconds_bucket{le="0.001",path="/a"} 0.0' in lines
+    assert 'engram_requests_total{model="m",path="/a",status="200"} 2000.0' in lines
+    assert 'engram_request_seconds_bucket{le="0.0025",model="m",path="/a"} 2000.0' in lines
+    assert 'engram_request_seconds_bucket{le="0.001",model="m",path="/a"} 0.0' in lines
     assert "/a" not in other.text({})  # each service has a registry of its own
 
 
@@ -196,12 +199,12 @@ def test_malformed_requests_get_clean_answers(running):
     api = ask(running[0], "/openapi.json")[1]
     rows = TEST[:2].tolist()
     good = {"/predict": {"x": rows}, "/novelty": {"x": rows}, "/learn": {"x": rows, "y": [0, 1]}}
-    waiting = len(running[1].jobs)
+    waiting = len(running[1].first.jobs)
     for method, path, headers, body in requests(api, good, 150):
         status, said = asked(running, path, raw=body, method=method, headers=headers)
         assert 400 <= status < 500, (method, path, body, said)
         assert list(said) == ["error"]
-    assert len(running[1].jobs) == waiting
+    assert len(running[1].first.jobs) == waiting
     assert asked(running, "/predict", {"x": rows})[0] == 200
 
 
@@ -243,7 +246,11 @@ def test_crashes_restarts_and_clients_that_never_notice(model, monkeypatch):
         monkeypatch.undo()
         assert "signal 9" in ask(port, "/jobs/1")[1]["error"]
         assert ask(port, "/predict", every)[1] == before
-        service._learn = lambda job: until(service._over.is_set)  # as long as it likes
+        service.first.learn_next = lambda job, process: (
+            setattr(job, "state", "learning"),
+            until(lambda: service._over),  # as long as it likes
+            LearningOutcome("stopped"),
+        )[-1]
         status, job = ask(port, "/learn", told)
         assert (status, job["job"]) == (202, 2)
         assert job["state"] in ("queued", "learning")  # it may have begun by now
@@ -314,7 +321,7 @@ def test_the_page_in_a_browser(running):
         browser.evaluate("document.getElementById('predict').click()")  # fmt: skip
         until(lambda: browser.evaluate(read) == "after 1 task")
         label = browser.evaluate("document.querySelector('#table td:nth-child(2)').textContent")
-        assert label == str(running[1].learner.predict(TEST[:1])[0])
+        assert label == str(running[1].first.learner.predict(TEST[:1])[0])
         errors = [e for e in browser.events if e.get("method") == "Runtime.exceptionThrown"]
         assert not errors
         browser.call("Page.navigate", url=f"http://127.0.0.1:{running[0]}/docs")

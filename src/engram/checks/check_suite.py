@@ -29,7 +29,7 @@ from engram.checks.check_report import (
     run_check,
     run_checks,
 )
-from engram.checks.toy_runs import OwnNetwork, use_network
+from engram.checks.toy_runs import OwnNetwork, share_runs, use_network
 from engram.data import Data
 from engram.errors import bad
 from engram.memory import Memory, Policy
@@ -248,7 +248,9 @@ def check(
                 name, [CheckFinding("frozen dataclass with defaults", False, reason)]
             )
     if isinstance(found, Method):
-        return CheckReport(target_name(found), run_checks(METHOD_CHECKS, found, required_checks))
+        with share_runs():
+            findings = run_checks(METHOD_CHECKS, found, required_checks)
+        return CheckReport(target_name(found), findings)
     if isinstance(found, Probe):
         further = detector_rules.DETECTOR_CHECKS if isinstance(found, Detector) else ()
         return CheckReport(
@@ -278,9 +280,10 @@ def _check_on_network(found: Any, model: Any, sample_shape: tuple[int, ...] | No
         if not run_check(learning_rules.check_beats_chance, methods.Finetune()).passed:
             why = "nor does plain finetuning learn the toy data with this network"
             idle |= dict.fromkeys(LEARNING_CHECKS, why)
-        findings = run_checks(
-            [one for one in METHOD_CHECKS if one not in idle], method, required_checks
-        )
+        with share_runs():
+            findings = run_checks(
+                [one for one in METHOD_CHECKS if one not in idle], method, required_checks
+            )
     findings += [
         CheckFinding(check_name(each), True, f"does not apply: {why}") for each, why in idle.items()
     ]

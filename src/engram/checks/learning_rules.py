@@ -28,9 +28,11 @@ from engram.checks.toy_runs import (
     enter_task,
     make_clouds,
     make_runs,
+    make_single_class_stream,
     make_streams,
     sample_shape,
     scale_floats,
+    share_training,
     shrink_settings,
     spy_on_host_verbs,
     train_runs,
@@ -64,13 +66,17 @@ ENOUGH_ACCURACY = 0.6  # chance is about 0.3: one of two, four, six classes
 def train_unless_refused(runs: Sequence[Run]) -> Trained:
     """Train runs of streams that a method may refuse, which it does before any training."""
     found: Trained = {}
-    try:
+
+    def train() -> Trained:
         for stage in Engine(runs, device="cpu", together=False).stages():
             found[stage.run, stage.stage] = copy_stage(stage)
+        return found
+
+    try:
+        return share_training(runs, train)
     except BadArgument as error:
         require(not found, f"it refuses the stream after {plural(len(found), 'task')} ({error})")
         raise DoesNotApply(f"it refuses such streams ({error})") from error
-    return found
 
 
 def _train_finite(method: Method, stream: Stream) -> None:
@@ -89,7 +95,7 @@ def _train_finite(method: Method, stream: Stream) -> None:
 
 def check_single_class_tasks(method: Method) -> None:
     """Tasks of one class each stay finite."""
-    _train_finite(method, class_incremental(make_clouds(), classes_per_task=1))
+    _train_finite(method, make_single_class_stream())
 
 
 def check_one_class_first(method: Method) -> None:
@@ -170,9 +176,7 @@ def heed_labels(method: Method, stream: Stream, stage: int) -> float:
 
 def check_state_is_a_tree_of_tensors(method: Method) -> None:
     """State is dicts and tuples of tensors; it does not grow with the number of tasks."""
-    trained = train_runs(
-        make_runs(shrink_settings(method), [class_incremental(make_clouds(), classes_per_task=1)])
-    )
+    trained = train_runs(make_runs(shrink_settings(method), [make_single_class_stream()]))
     sizes = []
     for after in trained.values():
         state = after.state

@@ -1,5 +1,7 @@
 """Tiny data, networks and runs for checks, methods with mild settings, and learners that have
 entered a task.
+
+Many checks look at the same run of a method: inside `share_runs` it is trained once.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache, partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -36,6 +38,7 @@ from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.learner_proxy import call_verb
 from engram.learner.networks import FunctionalNet
+from engram.learner.structural_key import ByIdentity, structural_key
 from engram.learner.tensor_tree import leaves, tree_map
 from engram.memory import Exemplars, Memory
 from engram.methods.join import Join
@@ -52,6 +55,7 @@ from engram.per_run import per_run_fields
 from engram.records.stage_result import StageResult
 from engram.streams import Stream, class_incremental
 
+T = TypeVar("T")
 SIZES = (31, 12, 24, 17, 28, 9)  # training rows per class, so that tasks differ in size
 TESTS = 10
 ORDERS = ((0, 1, 2, 3, 4, 5), (5, 1, 3, 0, 4, 2), (2, 4, 5, 3, 1, 0))
@@ -199,6 +203,35 @@ def use_network(own: OwnNetwork) -> Iterator[None]:
         OWN_NETWORK.reset(token)
 
 
+# what `share` has made, by its key, and what stands for runs by theirs
+_SHARED: ContextVar[dict[Any, Any] | None] = ContextVar("shared", default=None)
+
+
+@contextmanager
+def share_runs() -> Iterator[None]:
+    """Train a toy run that several checks ask for once, inside the context.
+
+    Runs are the same if their methods, streams, networks, settings and seeds are, so one method at
+    a time should be checked inside, and nothing that it rests on be changed.
+    """
+    token = _SHARED.set({})
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+def _share(key: Any, make: Callable[[], T]) -> T:
+    """What `make` returns, made once for each key inside `share_runs`."""
+    shared = _SHARED.get()
+    if shared is None:
+        return make()
+    if key not in shared:
+        shared[key] = make()
+    found: T = shared[key]
+    return found
+
+
 def choose_model(method: Method, kind: str) -> Any:
     """A network of the given kind that the method accepts: some know graphs only."""
     own = OWN_NETWORK.get()
@@ -230,6 +263,11 @@ def _asks_for_graphs(method: Method) -> bool:
 
 def make_clouds(sizes: Sequence[int] = SIZES, *, rename: Sequence[int] | None = None) -> Data:
     """Separable classes of unequal size; `rename` gives them other ids."""
+    key = "clouds", tuple(sizes), rename if rename is None else tuple(rename), sample_shape()
+    return _share(key, lambda: _make_clouds(sizes, rename))
+
+
+def _make_clouds(sizes: Sequence[int], rename: Sequence[int] | None) -> Data:
     key, count = keys.fold(0, "toys"), len(sizes)
     y = torch.arange(count).repeat_interleave(torch.tensor(sizes))
     tests = torch.arange(count).repeat_interleave(TESTS)
@@ -246,7 +284,19 @@ def make_streams(
 ) -> list[Stream]:
     """One stream per order, three tasks of two classes each."""
     data = make_clouds() if data is None else data
-    return [class_incremental(data, order=list(order), valid=valid) for order in orders]
+
+    def make(order: Sequence[int]) -> Stream:
+        key = "stream", ByIdentity(data), tuple(order), valid
+        return _share(key, lambda: class_incremental(data, order=list(order), valid=valid))
+
+    return [make(order) for order in orders]
+
+
+def make_single_class_stream() -> Stream:
+    """Tasks of one class each."""
+    data = make_clouds()
+    key = "single classes", ByIdentity(data)
+    return _share(key, lambda: class_incremental(data, classes_per_task=1))
 
 
 class StageCopy(NamedTuple):
@@ -292,7 +342,9 @@ def make_runs(
 def give_tasks(stream: Stream, method: Method) -> Stream:
     """The stream with a head for each task, if the method needs to be given the task of a row."""
     needs = method.task_identity == "required" and stream.head == "single"
-    return replace(stream, head="multi") if needs and stream.labels == "single" else stream
+    if not needs or stream.labels != "single":
+        return stream
+    return _share(("heads", ByIdentity(stream)), lambda: replace(stream, head="multi"))
 
 
 def _copy_tensor(leaf: Any) -> Any:
@@ -309,8 +361,27 @@ def copy_stage(stage: StageResult) -> StageCopy:
 
 def train_runs(runs: Sequence[Run], *, together: bool = False, **options: Any) -> Trained:
     """All stages of all runs."""
-    engine = Engine(runs, device="cpu", together=together)
-    return {(s.run, s.stage): copy_stage(s) for s in engine.stages(**options)}
+
+    def train() -> Trained:
+        engine = Engine(runs, device="cpu", together=together)
+        return {(s.run, s.stage): copy_stage(s) for s in engine.stages(**options)}
+
+    return train() if options else share_training(runs, train, together=together)
+
+
+def share_training(
+    runs: Sequence[Run], train: Callable[[], Trained], *, together: bool = False
+) -> Trained:
+    """What `train` returns of these runs, made once inside `share_runs`."""
+    if _SHARED.get() is None or any(getattr(run.method, "_is_spy", False) for run in runs):
+        return train()
+    return _share(("trained", together, *map(_run_key, runs)), train)
+
+
+def _run_key(run: Run) -> Any:
+    """What decides the numbers of a run."""
+    parts = run.method, run.model, run.training, run.seed
+    return ByIdentity(run.stream), *map(structural_key, parts)
 
 
 def train_runs_alone(runs: Sequence[Run]) -> Trained:
@@ -594,5 +665,7 @@ def spy_on(method: Method, verb: str, around: Callable[..., Any]) -> Method:
         return around(written.__get__(self, type(self)), *args)
 
     spy = copy.copy(method)
-    object.__setattr__(spy, "__class__", type(kind.__name__, (kind,), {verb: passed_on}))
+    object.__setattr__(
+        spy, "__class__", type(kind.__name__, (kind,), {verb: passed_on, "_is_spy": True})
+    )
     return spy

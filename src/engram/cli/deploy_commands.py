@@ -82,6 +82,8 @@ def predict(
     learner = open_model(source, label, seed, order, device, trust)
     about = learner.snapshot.facts["inputs"]
     asked = read_inputs(data, about, drop=drop or (), root=str(root) if root else None)
+    for line in () if asked.report is None else asked.report.warnings:
+        say(f"warning: {line}", style="yellow")
     where = _task_index(learner, task)
     table = _prediction_table(learner, asked, where, probabilities)
     if novelty or detector is not None or rate is not None:
@@ -186,9 +188,13 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(
-    model: Annotated[
-        Path,
-        typer.Argument(metavar="MODEL", help="A model.engram; or a run directory, with --to FILE."),
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="A model.engram or a folder of versions (engram.ModelStore), or several, each as "
+            "PATH or NAME=PATH; or a run directory, with --to FILE.",
+        ),
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
@@ -196,15 +202,33 @@ def serve(
         str | None,
         typer.Option(metavar="TEXT", help="Access token (default: $ENGRAM_TOKEN)."),
     ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file with a role (predict, learn or admin) and a token in each line.",
+        ),
+    ] = None,
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Require no token, even if other machines can reach it.")
     ] = False,
     max_request_bytes: Annotated[int, typer.Option(help="Largest request, in bytes.")] = 16 << 20,
+    max_pending: Annotated[
+        int, typer.Option(help="Requests in hand at once; more are asked to try again.")
+    ] = 128,
     read_seconds: Annotated[
         float, typer.Option(help="Seconds within which a request must arrive.")
     ] = 10.0,
-    queue: Annotated[int, typer.Option(help="Number of tasks that may wait for training.")] = 100,
+    queue: Annotated[
+        int, typer.Option(help="Number of tasks of each model that may wait for training.")
+    ] = 100,
+    training_processes: Annotated[
+        int, typer.Option(help="Processes that learn, which several models share.")
+    ] = 1,
     threads: Annotated[int, typer.Option(help="Threads per prediction.")] = 1,
+    log_format: Annotated[
+        str, typer.Option(metavar="text|json", help="Form of the lines on standard error.")
+    ] = "text",
     label: Annotated[
         str | None, typer.Option(metavar="NAME", help="Method of a run directory.")
     ] = None,
@@ -216,49 +240,64 @@ def serve(
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:  # fmt: skip
-    """Serve a model over HTTP: predict, novelty, learn, metrics, health, and a page to try it.
+    """Serve models over HTTP: predict, novelty, learn, metrics, health, and a page to try them.
 
-    Tasks sent to it are trained in a separate process, one after another; the file always holds the
-    model after the last finished task.
+    Tasks sent to it are trained in a separate process, one after another; a model's file always
+    holds the model after its last finished task. With several models, /models/NAME/predict and the
+    like name one; /predict is the first.
     """
     from engram.cli.console import say
-    from engram.errors import bad, check_int
+    from engram.errors import bad, check_choice, check_int
 
     _need_extra()
     token = token if token is not None else os.environ.get("ENGRAM_TOKEN", "")
-    if host not in LOCAL_HOSTS and not token and not open_to_all:
-        expected = f"a token, because other machines can reach {host} (or --open)"
+    if host not in LOCAL_HOSTS and not token and tokens is None and not open_to_all:
+        expected = f"a token, because other machines can reach {host} (or --tokens, --open)"
         raise bad("--token", expected, "none")
     check_int("--threads", threads, 1)
+    check_int("--training-processes", training_processes, 1)
     if check_int("--port", port) > LAST_PORT:
         raise bad("--port", f"a port from 0 to {LAST_PORT}", port)
     given = {"--to": to, "--label": label, "--seed": seed}
-    if model.is_file() and (first := next((k for k, v in given.items() if v is not None), "")):
+    model = Path(models[0])
+    single = len(models) == 1 and not model.is_file()
+    if not single and (first := next((k for k, v in given.items() if v is not None), "")):
         raise bad(first, "no value with a model file: it is for run directories", given[first])
 
     import torch
 
+    from engram.serve.access_tokens import AccessTokens, read_tokens
     from engram.serve.app import create_app
+    from engram.serve.log_lines import LOG_FORMATS, configure_logging
     from engram.serve.request_limits import LOOPBACK, RequestLimits, make_server, open_socket
-    from engram.serve.service import Service, require_model_file
+    from engram.serve.service import Service, name_models, require_model
 
-    if to is not None and model.is_dir():
-        if to.exists():
-            raise bad("--to", "a file that does not exist yet", str(to))
-        model = open_model(model, label, seed, None, device, trust).save(to)
-    limits = RequestLimits(max_request_bytes=max_request_bytes, read_seconds=read_seconds)
+    check_choice("--log-format", log_format, LOG_FORMATS)
+    roles = [] if tokens is None else read_tokens(tokens)
+    access = AccessTokens([*roles, ("admin", token)] if token else roles)
+    limits = RequestLimits(
+        max_request_bytes=max_request_bytes, max_pending=max_pending, read_seconds=read_seconds
+    )
     torch.set_num_threads(threads)
     with open_socket(host, port) as at:
+        if to is not None and model.is_dir():
+            if to.exists():
+                raise bad("--to", "a file that does not exist yet", str(to))
+            models = [str(open_model(model, label, seed, None, device, trust).save(to))]
+        named = name_models(models)
         service = Service(
-            require_model_file(model),
+            {name: require_model(path) for name, path in named.items()},
             device=device,
             trust=trust,
             queue=check_int("--queue", queue, 1),
+            processes=training_processes,
         )
         hosts = LOOPBACK if host in LOCAL_HOSTS else ()
-        app = create_app(service, limits=limits, token=token, hosts=hosts)
+        app = create_app(service, limits=limits, tokens=access, hosts=hosts)
         port = at.getsockname()[1]  # for port 0, the free one chosen
-        say(f"{model} on http://{host}:{port} (API: /docs); press Ctrl-C to stop")
+        what = ", ".join(str(path) for path in named.values())
+        say(f"{what} on http://{host}:{port} (API: /docs); press Ctrl-C to stop")
+        configure_logging(log_format)
         make_server(app, host=host, port=port, limits=limits).run(sockets=[at])
 
 
@@ -269,7 +308,7 @@ def _need_extra() -> None:
     missing = [name for name in wanted if importlib.util.find_spec(name) is None]
     if missing:
         raise EngramError(
-            f"engram serve needs {' and '.join(missing)}: pip install 'engram[serve]'"
+            f"engram serve needs {' and '.join(missing)}: pip install 'engram-cl[serve]'"
         )
 
 

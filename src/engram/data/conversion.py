@@ -17,12 +17,19 @@ from engram.data.label_checks import (
     refuse_similar_names,
     to_whole_numbers,
 )
-from engram.errors import bad
+from engram.errors import BadArgument, bad
 
 Array = npt.NDArray[Any]
 # what sets from elsewhere call their parts
 PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test",
          "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid"}  # fmt: skip
+
+
+COMPLEX_REFUSED = "real numbers (Complex data not supported)"
+
+
+class NoNumbers(BadArgument, TypeError):
+    """Raised for objects in an array that are no numbers."""
 
 
 class RowStore(Protocol):
@@ -54,12 +61,21 @@ def to_inputs(argument: str, x: Any, *, gaps: bool = False) -> Inputs:
         return x
     tensor = x if isinstance(x, Tensor) else _to_tensor(argument, x)
     if tensor.ndim < 2:
-        raise bad(argument, "an array [rows, ...] of at least two axes", tuple(tensor.shape))
+        expected = (
+            "an array [rows, ...] of at least two axes (Reshape your data: x[None] is one row)"
+        )
+        raise bad(argument, expected, tuple(tensor.shape))
+    if 0 in tensor.shape[1:]:
+        shape = tuple(tensor.shape)
+        raise BadArgument(
+            f"{argument}: found array with 0 feature(s) (shape={shape}) while a minimum of 1 is "
+            "required."
+        )
     if tensor.dtype == torch.uint8:
         _refuse_channels_last(argument, tuple(tensor.shape))
         return tensor
     if tensor.is_complex():
-        raise bad(argument, "real numbers", tensor.dtype)
+        raise bad(argument, COMPLEX_REFUSED, tensor.dtype)
     tensor = tensor.to(torch.float32)
     wrong = tensor.isinf() if gaps else ~tensor.isfinite()
     if bool(wrong.any()):
@@ -72,11 +88,16 @@ def to_inputs(argument: str, x: Any, *, gaps: bool = False) -> Inputs:
 
 
 def _to_tensor(argument: str, x: Any) -> Tensor:
+    refuse_sparse(argument, x)
     try:
         array = np.ascontiguousarray(x)
     except ValueError:  # rows of unequal shape
         expected = "rows of the same shape (for series of different lengths use Data.from_series)"
         raise bad(argument, expected, type(x).__name__) from None
+    if array.dtype.kind == "O" and array.ndim > 1:
+        array = _read_objects(argument, array)
+    if array.dtype.kind == "c":
+        raise bad(argument, COMPLEX_REFUSED, f"dtype {array.dtype}")
     if array.dtype.kind not in "biuf":
         hint = " (for a table with text use Data.from_frame)" if hasattr(x, "columns") else ""
         raise bad(argument, f"an array of numbers{hint}", f"dtype {array.dtype}")
@@ -85,6 +106,22 @@ def _to_tensor(argument: str, x: Any) -> Tensor:
     if not array.flags.writeable:  # torch would warn; tables lend their columns so
         array = array.copy()
     return torch.from_numpy(array)
+
+
+def refuse_sparse(argument: str, x: Any) -> None:
+    """Refuse a sparse matrix of scipy."""
+    if hasattr(x, "tocsr"):
+        raise bad(argument, "a dense array (x.toarray() of a sparse one)", type(x).__name__)
+
+
+def _read_objects(argument: str, array: Array) -> Array:
+    """Numbers in an array of objects as float64; text stays as it is, to be refused as such."""
+    if any(isinstance(one, (str, bytes)) for one in array.ravel().tolist()):
+        return array
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as problem:  # rows of unequal shape, or no numbers
+        raise NoNumbers(f"{argument}: expected an array of numbers ({problem})") from None
 
 
 def _refuse_channels_last(argument: str, shape: tuple[int, ...]) -> None:

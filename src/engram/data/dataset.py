@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ from engram.data.label_checks import check_one_type, notes_on_names, refuse_unla
 from engram.data.texts.tokenization import Tokenizer, check_texts, make_tokenizer
 from engram.errors import bad, check_float, check_int, plural, unknown
 from engram.html_repr import escape, html_table, join_blocks
+
+if TYPE_CHECKING:
+    from engram.data.tables.table_schema import TableSchema
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
 
@@ -79,8 +82,9 @@ class Data:
         Streams subtract the mean and divide by the standard deviation of each feature, or replace
         nan by the mean. Both are computed on the training rows of the first task, since later
         tasks are not known yet.
-    columns
-        Name of each feature, where the source has them.
+    columns, schema
+        Name of each feature, and how the columns of a table became features, where the source has
+        them.
     tokenizer, texts
         Of texts (`from_text`): what made the token ids in `x` (int32, 0 for padding), and the text
         of each row, to be shown.
@@ -111,6 +115,7 @@ class Data:
     standardize: bool = False
     fill: bool = False
     columns: tuple[str, ...] = ()
+    schema: TableSchema | None = None
     tokenizer: Tokenizer | None = None
     texts: Sequence[str] = ()
     # Set by `engram.load`; no argument, so that a changed copy (`replace`) does not claim it.
@@ -147,6 +152,8 @@ class Data:
         for name in ("standardize", "fill"):
             if not isinstance(getattr(self, name), bool):
                 raise bad(name, "True or False", getattr(self, name))
+        if self.schema is not None and self.schema.columns != self.columns:
+            raise bad("schema", f"one of the columns {self.columns}", self.schema.columns)
         if self.tokenizer is not None:
             self._check_tokens()
 
@@ -467,6 +474,7 @@ class Data:
         valid: Any = None,
         split: str | None = None,
         categories: Sequence[str] = (),
+        dates: str | Sequence[str] | Mapping[str, str] = (),
         attributes: str | Sequence[str] | Mapping[str, Any] = (),
         missing: str | float = "error",
         drop: str | Sequence[str] = (),
@@ -494,6 +502,9 @@ class Data:
         categories
             Columns of numbers that are names in truth. Text is taken so anyway: one column of 0 and
             1 for each value.
+        dates
+            Columns of points in time, which become the days since the first one; or {name: unit},
+            of seconds, minutes, hours, days and weeks.
         attributes
             Columns of names or whole numbers that are attributes of the rows, no features, such as
             the week for ``domain_incremental(data, by="week")``; or {name: values of all rows}.
@@ -529,8 +540,8 @@ class Data:
         from engram.data.tables.data_frame import TableOptions, read_frame
 
         chosen = TableOptions(
-            label=label, split=split, categories=categories, missing=missing, drop=drop,
-            separator=separator, series=series, time=time, pad=pad, text=text,
+            label=label, split=split, categories=categories, dates=dates, missing=missing,
+            drop=drop, separator=separator, series=series, time=time, pad=pad, text=text,
             tokenizer=tokenizer, length=length,
             attributes=() if isinstance(attributes, Mapping) else attributes,
         )  # fmt: skip

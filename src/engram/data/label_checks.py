@@ -131,7 +131,7 @@ def to_whole_numbers(argument: str, labels: Array) -> Array:
         wrong = ~np.isfinite(labels) | (labels != np.round(labels))
         if wrong.any():
             place = tuple(int(axis) for axis in np.argwhere(wrong)[0])
-            expected = "whole numbers or names as labels"
+            expected = "whole numbers or names as labels, no continuous ones"
             raise bad(argument, expected, f"{labels[place]!s} in row {place[0]}")
     if labels.size and labels.max() >= MAX_CLASSES:
         raise bad(argument, f"class ids below {MAX_CLASSES}", labels.max().item())

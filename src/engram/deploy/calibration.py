@@ -99,6 +99,7 @@ def explain_no_alarm(held: CalibrationRows | None, facts: Mapping[str, Any], rat
     if held is None:
         return "alarms need calibration rows: Learner(calibration=50) holds 50 of every class out"
     present = set(held.y.tolist())
+    present |= set(facts.get("forgotten", ()))
     missing = [name for c, name in enumerate(facts["classes"]) if c not in present]
     if missing:
         return f"alarms need calibration rows of every class, and of {missing[:5]} there are none"

@@ -5,7 +5,7 @@ data sets; novelty detectors of a learner.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, Self, cast
 
@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from engram.data.dataset import Data
 from engram.data.label_checks import MAX_CLASSES
 from engram.data.standardization import fit_standardization
+from engram.data.tables.table_rows import is_table
 from engram.deploy.new_task import (
     Array,
     LearnerSettings,
@@ -28,10 +30,11 @@ from engram.deploy.new_task import (
     names_to_labels,
 )
 from engram.deploy.snapshot import LearnerSnapshot
+from engram.deploy.table_inputs import describe_first, read_later_table, translate_data
 from engram.engine.backend import resolve_device
-from engram.engine.portable_state import PortableState, describe_inputs
+from engram.engine.portable_state import PortableState
 from engram.engine.training import Training
-from engram.errors import EngramError, bad, check_int, unknown
+from engram.errors import EngramError, bad, check_choice, check_int, unknown
 from engram.experiments.build_methods import build_method
 from engram.experiments.build_probes import build_detectors, key_probes
 from engram.experiments.plain_values import from_plain, to_plain
@@ -40,16 +43,16 @@ from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import pick, stack
 from engram.losses import multi_hot
 from engram.memory import Memory
-from engram.methods.method import Method
+from engram.methods.method import Method, rereads_rows
 from engram.metrics import precision_weighted_jaccard
-from engram.novelty.detector import Detector, gather_facts
+from engram.novelty.detector import REFITS, Detector, gather_facts
 from engram.probes.stage_view import StageView
 from engram.records.scored_items import EvaluationItems
 from engram.records.stage_result import StageResult
 
 TRAINING_PARAMETERS = tuple(one.name for one in fields(Training))
 OWN_PARAMETERS = (
-    "method", "model", "memory", "capacity", "detectors", "calibration", "seed", "device",
+    "method", "model", "memory", "capacity", "detectors", "refit", "calibration", "seed", "device",
 )  # fmt: skip
 
 
@@ -65,6 +68,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     memory: Memory | int | None
     capacity: int
     detectors: Any
+    refit: str | None
     calibration: int
     seed: int
     device: str
@@ -72,10 +76,12 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _settings: LearnerSettings
     _device: torch.device
     _keyed: dict[str, Detector]
+    _limited: bool  # whether detectors keep a limited number of rows of each class
     _lock: Any
     _portable: PortableState | None
     _snapshot: LearnerSnapshot | None
     _kind: str  # kind of the labels
+    _notes: dict[str, Any]
 
     def learn(self, x: Any, y: Any = None) -> Self:
         """Learn a task."""
@@ -84,18 +90,32 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, x: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Compute the accuracy on rows with labels, or on the test rows of a `Data`.
 
+        A table may have its labels itself, in the column that was learnt from.
+
         For label sets, the precision-weighted Jaccard similarity over the labels learnt so far;
         rows that have none of them do not count.
         """
         if isinstance(x, Data):
             if y is not None:
                 raise bad("y", "None, because data has its own labels", type(y).__name__)
-            x, y = select_labelled(x, x.test)
+            x = translate_data(x, self._now.facts["inputs"])
+            x, y = select_labelled(x, x.test, self._kind)
+        elif y is None:
+            x, y = self._read_labels(x)
         if self._now.facts["labels"] == "set":
             if sample_weight is not None:
                 raise bad("sample_weight", "None, for sets of labels", type(sample_weight).__name__)
             return self._score_label_sets(x, y)
         return float(super().score(x, y, sample_weight))
+
+    def _read_labels(self, x: Any) -> tuple[Any, Any]:
+        """The features of a table and its own labels."""
+        if not is_table(x):
+            raise bad("y", "a label for each row", None)
+        found = read_later_table(x, None, None, self._now.facts["inputs"])
+        if found.report is not None:
+            found.report.warn()
+        return found.x, name_labels(found.y, found.classes or [], self._kind)
 
     def _score_label_sets(self, x: Any, y: Any) -> float:
         scores = self._now.scores(x)
@@ -115,22 +135,29 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return {name: getattr(self, name) for name in OWN_PARAMETERS} | self._training
 
     def set_params(self, **params: Any) -> Self:
-        """Change arguments, which discards what was learnt."""
+        """Change arguments, which discards what was learnt; an error leaves all as it was."""
+        before = dict(self.__dict__)
+        self._training = dict(self._training)
         for name, value in params.items():
-            if name not in (*OWN_PARAMETERS, *TRAINING_PARAMETERS):
-                raise unknown("set_params", name, (*OWN_PARAMETERS, *TRAINING_PARAMETERS))
             if name in TRAINING_PARAMETERS:
                 self._training[name] = value
-            else:
+            elif name in OWN_PARAMETERS:
                 setattr(self, name, value)
+        try:
+            for name in params:
+                if name not in (*OWN_PARAMETERS, *TRAINING_PARAMETERS):
+                    raise unknown("set_params", name, (*OWN_PARAMETERS, *TRAINING_PARAMETERS))
+            self._check()
+        except BaseException:
+            self.__dict__.update(before)
+            raise
         if params:
             self._forget()
-            self._check()
         return self
 
     def __repr__(self) -> str:
         usual = {"memory": None, "capacity": 16, "detectors": self.detectors, "device": self.device}
-        usual |= to_plain(Training()) | {"calibration": 0}
+        usual |= to_plain(Training()) | {"calibration": 0, "refit": None}
         given = {k: v for k, v in self.get_params().items() if k not in usual or v != usual[k]}
         shown = ", ".join(f"{k}={v!r}" for k, v in given.items())
         return f"{type(self).__name__}({shown})"
@@ -151,10 +178,11 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Start from scratch, with these rows as the only task."""
         with self._lock:
             self._forget()
-            return self.learn(x, y)
+            return self.learn(x, _flatten_column(y))
 
     def partial_fit(self, x: Any, y: Any, classes: Any = None) -> Self:
         """Learn a task as `learn` does; `classes` are all future ones, for which room is made."""
+        y = _flatten_column(y)
         if classes is not None:
             every = set(labels_to_names(convert_labels(classes, len(classes), "classes")[0]))
             if strange := sorted(set(RowLabels.read(y, len(x)).classes) - every):
@@ -167,6 +195,23 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def classes_(self) -> Array:
         """The labels known so far, sorted; columns of `predict_proba` have this order."""
         return self._now.classes
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of features of a row; `AttributeError` for inputs of more than one axis."""
+        shape = self._now.facts["inputs"]["shape"]
+        if len(shape) > 1:
+            raise AttributeError(f"inputs of shape {tuple(shape)} have no number of features")
+        return int(shape[0])
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Plain values of yours, which files hold as well."""
+        return self._notes
+
+    @notes.setter
+    def notes(self, notes: Mapping[str, Any]) -> None:
+        self._notes = dict(notes)
 
     # -- inside ------------------------------------------------------------------------------------
     def _forget(self) -> None:
@@ -184,7 +229,8 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )  # fmt: skip
         check_int("calibration", self.calibration)
         self._device = resolve_device(self.device)
-        self._keyed = key_detectors(self.detectors)
+        self._keyed, self._limited = key_detectors(self.detectors), True
+        check_refits(self.refit, self._keyed.values(), method)
 
     def _publish(self, found: PortableState) -> None:
         """Publish the learnt state to readers by a single assignment, so never half of it."""
@@ -201,6 +247,13 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "nothing has been learnt yet: call learn(x, y) or fit(x, y) first"
             )
         return now
+
+
+def _flatten_column(y: Any) -> Any:
+    """A table of one column as labels, with scikit-learn's warning."""
+    if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+        return column_or_1d(y, warn=True)
+    return y
 
 
 def replace_memory(method: Method, memory: Memory | int) -> Method:
@@ -226,18 +279,18 @@ def replace_memory(method: Method, memory: Memory | int) -> Method:
 class LearnerData(NamedTuple):
     """Rows with labels of a data set, and a description of its inputs."""
 
-    x: Tensor
+    x: Tensor | Array
     y: Any  # labels [n], or a list of labels for each row
-    valid: tuple[Tensor, Any] | None
+    valid: tuple[Any, Any] | None
     about: dict[str, Any]
 
 
-def read_learner_data(data: Data, about: dict[str, Any] | None) -> LearnerData:
+def read_learner_data(data: Data, about: dict[str, Any] | None, kind: str = "") -> LearnerData:
     """Read the training and validation rows of a data set.
 
     Class ids are valid within one data set only, so labels are class names. `about` describes the
     inputs of a learner that has learnt before: scales and fill values of missing numbers
-    are those of its first task.
+    are those of its first task, and so are the features of a table. `kind` is that of its labels.
 
     Examples
     --------
@@ -247,17 +300,32 @@ def read_learner_data(data: Data, about: dict[str, Any] | None) -> LearnerData:
     """
     if about is None:
         data = fit_standardization(data, data.train)
-        about = describe_inputs(data)
-    elif list(data.columns) != about["columns"]:
-        expected = f"the columns of training, {about['columns'] or 'without names'}"
-        raise bad(f"columns of {data.name}", expected, list(data.columns))
-    valid = select_labelled(data, data.valid) if len(data.valid) else None
-    return LearnerData(*select_labelled(data, data.train), valid, about)
+        about = describe_first(data)
+    else:
+        data = translate_data(data, about)
+    valid = select_labelled(data, data.valid, kind) if len(data.valid) else None
+    return LearnerData(*select_labelled(data, data.train, kind), valid, about)
 
 
-def select_labelled(data: Data, rows: Tensor) -> tuple[Tensor, Any]:
-    """Select inputs of rows and their labels by name; numeric names become numbers."""
-    kind = label_kind(data.classes)
+def name_labels(y: Sequence[Any], classes: Sequence[str], kind: str = "") -> Any:
+    """Labels from names of classes, or lists of them; numeric names become numbers.
+
+    They stay names for a learner whose labels are names (`kind`).
+
+    Examples
+    --------
+    >>> name_labels(["7", "3"], ["3", "7"]).tolist(), name_labels(["7"], ["7"], "str").tolist()
+    ([7, 3], ['7'])
+    """
+    kind = "str" if kind == "str" else label_kind(classes)
+    if y and isinstance(y[0], list):
+        return [names_to_labels(one, kind).tolist() for one in y]
+    return names_to_labels(y, kind)
+
+
+def select_labelled(data: Data, rows: Tensor, kind: str = "") -> tuple[Tensor, Any]:
+    """Select inputs of rows and their labels by name, as `name_labels` makes them."""
+    kind = "str" if kind == "str" else label_kind(data.classes)
     names = names_to_labels(data.classes, kind)
     if not data.is_multilabel:
         return data.gather(rows), names[data.labels[rows].cpu().numpy()]
@@ -270,12 +338,13 @@ def select_labelled(data: Data, rows: Tensor) -> tuple[Tensor, Any]:
 
 def key_detectors(specs: Any) -> dict[str, Detector]:
     """Return detectors by the keys of their states, as in a run."""
-    found = key_probes(build_detectors({"detectors": specs}))
+    found = cast(dict[str, Detector], key_probes(build_detectors({"detectors": specs})))
     for detector in found.values():
+        detector.check_refit()
         if detector.outside:
             expected = "detectors that need no outside set"
             raise bad("detectors", expected, detector.name)
-    return cast(dict[str, Detector], found)
+    return found
 
 
 def refuse_for_label_sets(detectors: Iterable[Detector]) -> None:
@@ -286,12 +355,55 @@ def refuse_for_label_sets(detectors: Iterable[Detector]) -> None:
             raise bad("detectors", expected, f"{detector.name}, for sets of labels")
 
 
+def check_refits(refit: str | None, detectors: Iterable[Detector], method: Method) -> None:
+    """Raise for detectors that shall be fitted to the memory of a method that keeps no rows."""
+    if refit is not None:
+        check_choice("refit", refit, REFITS)
+    if not rereads_rows(method) and "memory" in (refit, *(one.refit for one in detectors)):
+        expected = f"'never', because {type(method).__name__} keeps no rows of earlier tasks"
+        raise bad("refit", expected, "memory")
+
+
+def choose_fits(
+    detectors: Mapping[str, Detector], refit: str | None, method: Method, *, limited: bool
+) -> dict[str, Detector]:
+    """Return detectors as a learner fits them: on which rows, and with how many to keep.
+
+    Examples
+    --------
+    >>> from engram.novelty import KNN
+    >>> for name in ("ER", "EWC"):
+    ...     print(choose_fits({"knn": KNN()}, None, build_method(name), limited=True)["knn"].name)
+    knn refit=memory per_class=50
+    knn per_class=50
+    """
+    refit = refit or ("memory" if rereads_rows(method) else "never")
+    found = {}
+    for key, detector in detectors.items():
+        if detector.fits and refit == "memory":
+            detector = replace(detector, refit=refit)
+        found[key] = detector.limit_rows() if limited else detector
+    return found
+
+
+def without_refitted(found: PortableState, detectors: Mapping[str, Detector]) -> PortableState:
+    """Return a state without those of detectors that are fitted anew."""
+    anew = [key for key, one in detectors.items() if one.refit == "memory"]
+    lost = tuple(f"probes/{key}/" for key in anew)
+    tensors = {name: one for name, one in found.tensors.items() if not name.startswith(lost)}
+    parts = found.facts["structure"]["dict"]
+    states = parts.get("probes", {"dict": {}})["dict"]
+    kept = {k: v for k, v in states.items() if k not in anew}
+    structure = {"dict": {**parts, "probes": {"dict": kept}}}
+    return PortableState(tensors, {**found.facts, "structure": structure})
+
+
 def fit_detectors(
     detectors: Mapping[str, Detector], learner: RunLearner, method: Method
 ) -> dict[str, Any]:  # fmt: skip
     """Fit every detector after the task just learnt, and return the states.
 
-    A detector that needs fitting, but has not seen the earlier tasks, has no state.
+    A detector that goes on fitting, but has not seen the earlier tasks, has no state.
     """
     result = StageResult(
         stage=learner.stage, stream=learner.stream, method=method, seed=learner.seed,
@@ -300,10 +412,10 @@ def fit_detectors(
     )  # fmt: skip
     view, found = StageView([result]), {}
     for key, detector in detectors.items():
-        before = learner.probes.get(key)
+        before, anew = learner.probes.get(key), detector.refit == "memory"
         if not learner.stage:
             detector.refuse(gather_facts(learner))
-        if learner.stage and before is None and detector.fits:
+        if learner.stage and before is None and detector.fits and not anew:
             continue
         state = detector.fit_stage(view.for_probe(detector.needs, stack([before or {}])))
         found[key] = pick(state, 0)

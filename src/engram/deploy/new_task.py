@@ -16,18 +16,29 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from engram import keys
-from engram.data.conversion import refuse_repeated_labels, to_class_ids, to_inputs
+from engram.data.conversion import (
+    refuse_repeated_labels,
+    refuse_sparse,
+    to_class_ids,
+    to_inputs,
+)
 from engram.data.dataset import Data
 from engram.data.label_checks import check_one_type, to_whole_numbers
-from engram.data.texts.tokenization import Tokenizer, are_texts, check_texts
+from engram.data.tables.table_rows import is_table
+from engram.data.tables.table_schema import TableReport
+from engram.data.texts.tokenization import Tokenizer, are_texts, check_texts, make_tokenizer
+from engram.deploy.table_inputs import describe_first, encode_inputs
 from engram.engine.portable_state import PortableState
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.methods.method import Method
+from engram.models.pretrained_folders import choose_tokenizer
 from engram.streams.stream import Stream, Task
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
+ROOM = 64  # tokens, at least, of the rows of a learner that learns texts
+TEXTS_HINT = "other rows, unless by a model of texts (transformer, minilm) or with a Data.from_text"
 MADE_TOKENS = 64  # ids of made-up texts
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "int32": torch.int32}
 
@@ -63,6 +74,14 @@ class NewTask:
     valid_x: Tensor
     valid_y: Tensor
     about: dict[str, Any]  # description of the inputs, fixed by the first task
+    report: TableReport | None = None  # what a table had that the first one did not
+
+    @property
+    def labels(self) -> list[Any]:
+        """The label of each row, or the list of its labels."""
+        names = names_to_labels(self.classes, self.kind).tolist()
+        rows = [[names[place] for place in row if place >= 0] for row in self.y.tolist()]
+        return rows if self.sets else [row[0] for row in rows]
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, valid: Any, about: dict[str, Any] | None) -> NewTask:
@@ -100,14 +119,16 @@ def describe_inputs(x: Tensor) -> dict[str, Any]:
 def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") -> Tensor:
     """Convert inputs to the shape and type of training, [n, ...]; bytes take 0 to 255.
 
-    A learner of texts takes texts, or the token ids that its tokeniser makes of them.
+    A learner of texts takes texts, or the token ids that its tokeniser makes of them. Tables are
+    encoded as the first one was; what it did not have is warned about.
     """
-    if about is not None and "tokenizer" in about and is_table(x):
-        x = select_texts(x, about["columns"], argument)
+    refuse_sparse(argument, x)
+    if about is not None and is_table(x):
+        x, report = encode_inputs(x, about, argument)
+        if report is not None:
+            report.warn()
     if are_texts(x):
         return _encode_texts(x, about, argument)
-    if about is not None and about["columns"] and is_table(x):
-        x = select_features(x, about["columns"], argument)
     if about is not None and about["fill"]:
         x = _fill_missing(x, about)
     found = to_inputs(argument, x)
@@ -116,8 +137,11 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
         return tensor.detach().cpu()
     shape = tuple(about["shape"])
     if tuple(tensor.shape[1:]) != shape:
-        one = " (one input: x[None])" if tuple(tensor.shape) == shape else ""
-        raise bad(argument, f"rows of shape {shape}, as in training{one}", tuple(tensor.shape[1:]))
+        hint = " (one input: x[None])" if tuple(tensor.shape) == shape else ""
+        if len(shape) == 1 and tensor.ndim == 2:  # in scikit-learn's words
+            has, wants = tensor.shape[1], shape[0]
+            hint = f": X has {has} features, but Learner is expecting {wants} features as input"
+        raise bad(argument, f"rows of shape {shape}, as in training{hint}", tuple(tensor.shape[1:]))
     wanted = DTYPES[about["dtype"]]
     if wanted == torch.int32 and not bool(((tensor >= 0) & (tensor % 1 == 0)).all()):
         raise bad(argument, "texts, or token ids, as in training", "other numbers")
@@ -132,12 +156,31 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
 
 def _encode_texts(x: Any, about: dict[str, Any] | None, argument: str) -> Tensor:
     if about is None:
-        expected = "data that says how texts become tokens (learner.fit(Data.from_text(x, y)))"
-        raise bad(argument, expected, "texts")
+        raise bad(argument, TEXTS_HINT, "texts")
     if "tokenizer" not in about:
         raise bad(argument, f"rows of shape {tuple(about['shape'])}, as in training", "texts")
     reader = Tokenizer.from_facts(about["tokenizer"])
     return reader.encode(check_texts(argument, x), about["shape"][0])
+
+
+def describe_texts(texts: Any, model: Any) -> dict[str, Any]:
+    """Describe the texts that a learner learns first, by the tokens of its model.
+
+    Examples
+    --------
+    >>> describe_texts(["one", "two"], "transformer")["shape"]
+    [64]
+    """
+    reader = choose_tokenizer(model)
+    if reader is None:
+        raise bad("x", TEXTS_HINT, "texts")
+    told = check_texts("x", texts)
+    longest = make_tokenizer(reader).encode(told).shape[1]
+    some = ["text"] * len(told)
+    test = told[:1], some[:1]
+    room = max(longest, ROOM)
+    data = Data.from_text(told, some, test=test, tokenizer=reader, length=room)
+    return describe_first(data)
 
 
 def make_inputs(about: dict[str, Any], uniform: Tensor) -> Tensor:
@@ -208,6 +251,22 @@ def extend_stream(
         sets=new.sets if found is None else learns_sets(found),
         information="incomplete" if found is None else found.facts["information"],
         room=0 if found is None else found.facts.get("room", 0),
+    )  # fmt: skip
+
+
+def remaining_stream(found: PortableState, settings: LearnerSettings) -> OpenEndedStream:
+    """Build the stream of all tasks so far over the remaining rows."""
+    about, past = found.facts["inputs"], found.facts["tasks"]
+    like = torch.empty(0, *about["shape"], dtype=DTYPES[about["dtype"]])
+    x, y, stage = remaining_rows(found, like)
+    tasks = [_make_past_task(one, k, stage) for k, one in enumerate(past)]
+    names = known_classes(found)
+    data = make_data(x, y, names, found.columns, about, tasks[-1].train)
+    return OpenEndedStream(
+        data=data, tasks=tuple(tasks), head=settings.head, name="learner",
+        reserved=tuple(range(len(names), found.columns)), sets=learns_sets(found),
+        sizes=tuple(one["rows"] for one in past), information=found.facts["information"],
+        room=found.facts.get("room", 0),
     )  # fmt: skip
 
 
@@ -406,80 +465,6 @@ def labels_to_names(labels: Array) -> list[str]:
     return [str(label) for label in labels.tolist()]
 
 
-# Tables of new inputs.
-
-
-def is_table(x: Any) -> bool:
-    """Return whether inputs are a table with named columns, such as a pandas DataFrame."""
-    return hasattr(x, "columns") and hasattr(x, "iloc")
-
-
-def select_features(table: Any, columns: Sequence[str], name: str = "x") -> Array:
-    """Select the features of training in their order, [n, F]; other columns are ignored.
-
-    A feature ``colour=red`` is 1 where the column ``colour`` is red; a value that
-    did not occur in training sets none. ``size missing`` is 1 where ``size`` is missing, which
-    then counts as 0.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> table = pd.DataFrame({"id": [7, 8], "colour": ["red", "blue"], "size": [1.5, 2]})
-    >>> select_features(table, ["size", "colour=green", "colour=red"]).tolist()
-    [[1.5, 0.0, 1.0], [2.0, 0.0, 0.0]]
-    >>> select_features(pd.DataFrame({"size": [1.5, None]}), ["size", "size missing"]).tolist()
-    [[1.5, 0.0], [0.0, 1.0]]
-    """
-    found = [_column(table, column, name) for column in columns]
-    for place, column in enumerate(columns):
-        if f"{column} missing" in columns:
-            found[place] = np.nan_to_num(found[place], nan=0.0)
-    return np.stack(found, 1).astype(np.float32)
-
-
-def select_texts(table: Any, columns: Sequence[str], name: str = "x") -> Any:
-    """The column of texts in a table: the one of training, or the only one.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> select_texts(pd.DataFrame({"id": [7], "said": ["hello there"]}), []).tolist()
-    ['hello there']
-    """
-    if columns and columns[0] in table.columns:
-        return table[columns[0]]
-    words = [one for one in table.columns if are_texts(table[one])]
-    if len(words) != 1:
-        wanted = f"a column {columns[0]!r} of texts" if columns else "one column of texts"
-        raise bad(f"columns of {name}", wanted, list(table.columns))
-    return table[words[0]]
-
-
-def _column(table: Any, column: str, name: str) -> Array:
-    if column in table.columns:
-        try:
-            numbers: Array = table[column].to_numpy(np.float64, na_value=np.nan)
-        except (TypeError, ValueError):
-            raise bad(f"column {column!r} of {name}", "numbers, as in training", "text") from None
-        return numbers
-    base = column.removesuffix(" missing")
-    if base != column and base in table.columns:
-        gaps: Array = table[base].isna().to_numpy()
-        return gaps
-    pieces = column.split("=")
-    for cut in range(len(pieces) - 1, 0, -1):  # names and values may contain "=" themselves
-        own, value = "=".join(pieces[:cut]), "=".join(pieces[cut:])
-        if own in table.columns:
-            is_value: Array = np.array([_text(one) == value for one in table[own].tolist()])
-            return is_value
-    wanted = pieces[0] if len(pieces) > 1 else column
-    raise bad(f"columns of {name}", f"{wanted!r} among them, as in training", list(table.columns))
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 # The stream of a learner, which has no known end.
 
 
@@ -528,6 +513,10 @@ class OpenEndedStream(Stream):
     @property
     def train_sizes(self) -> tuple[int, ...]:
         return self.sizes or super().train_sizes
+
+    def count_groups(self) -> int:
+        """Count the classes: one that came in many tasks need not keep items of each of them."""
+        return int(self.visible.any(0).sum())
 
     @cached_property
     def order(self) -> tuple[int, ...]:

@@ -118,7 +118,7 @@ def export_program(
 def _export_onnx(program: Program, example: Tensor, target: Path, facts: dict[str, Any]) -> Path:
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
-        expected = "'torch', or the extra onnx installed (pip install 'engram[onnx]')"
+        expected = "'torch', or the extra onnx installed (pip install 'engram-cl[onnx]')"
         raise bad("format", expected, f"'onnx' without the package {' and '.join(missing)}")
     import onnx
 

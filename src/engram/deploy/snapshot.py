@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engram.data.dataset import Data
 from engram.deploy.calibration import DEFAULT_RATE, Alarms, CalibrationRows, explain_no_alarm
+from engram.deploy.forgetting import forgotten_columns
 from engram.deploy.new_task import (
     Array,
     LearnerSettings,
@@ -88,7 +89,9 @@ class LearnerSnapshot:
         self.precision = settings.training.precision
         self.dtype = PRECISIONS[self.precision][0]
         self.labels: Array = names_to_labels(found.facts["classes"], kind)  # by column
+        self.closed = forgotten_columns(found)
         self.seen = (learner.opened >= 0).to(device)
+        self.seen[self.closed] = False
         self.detectors, self.probes = dict(detectors), learner.probes
         self.calibration = CalibrationRows.from_state(found)
         self._calibrated: dict[str, Array] = {}  # familiarity of the calibration rows
@@ -102,13 +105,14 @@ class LearnerSnapshot:
     @property
     def classes(self) -> Array:
         """Labels in sorted order, as scikit-learn has them."""
-        return np.sort(self.labels)
+        found: Array = self.labels[self.columns]
+        return found
 
     @property
     def columns(self) -> list[int]:
         """The output column of each of `classes`."""
         found: list[int] = np.argsort(self.labels, kind="stable").tolist()
-        return found
+        return [c for c in found if c not in self.closed]
 
     def net(self) -> FixedNet:
         """The networks with their weights, in eval mode."""
@@ -151,6 +155,7 @@ class LearnerSnapshot:
             raise bad("task", f"a task from 0 to {len(tasks) - 1}", task)
         own = torch.zeros_like(self.seen)
         own[tasks[task]["visible"]] = True
+        own[self.closed] = False
         return own
 
     @torch.no_grad()
@@ -220,6 +225,7 @@ class LearnerSnapshot:
         held, problem = self.calibration, self.explain_no_alarm(rate)
         if held is None or problem:
             raise EngramError(problem)
+        x = convert_inputs(x, self.facts["inputs"])  # once, with its warnings
         if key not in self._calibrated:
             familiar = -self.novelty(held.x, key)  # by the network as it is now
             self._calibrated[key] = np.where(np.isnan(familiar), -np.inf, familiar)

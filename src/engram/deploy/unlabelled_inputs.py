@@ -12,24 +12,29 @@ import numpy.typing as npt
 from engram.data import load
 from engram.data.image_folder import IMAGE_SUFFIXES
 from engram.data.images import decode, refuse_broken
-from engram.data.tables.table_files import read_csv, read_parquet
-from engram.deploy.new_task import select_features, select_texts
+from engram.data.tables.table_files import SUFFIXES, read_csv
+from engram.data.tables.table_rows import read_csv_texts, read_parquet_table
+from engram.data.tables.table_schema import TableReport, list_cells
+from engram.deploy.table_inputs import encode_inputs
 from engram.errors import BadArgument, EngramError, bad, unknown
 
 Array = npt.NDArray[Any]
-TABLES = (".csv", ".tsv", ".parquet")
+TABLES = (*SUFFIXES, ".parquet")
 SOURCE_FORMS = (
     f"a folder of images, an image, .npy, .npz, {', '.join(TABLES)}, or the name of a data set"
 )
 
 
 class UnlabelledInputs(NamedTuple):
-    """Inputs, their names, true labels if the source has them, and unreadable files."""
+    """Inputs, their names, true labels if the source has them, unreadable files, and what a table
+    had that the one of training did not.
+    """
 
     x: Any
     names: list[str]
     truth: list[str] | None = None
     unreadable: tuple[str, ...] = ()
+    report: TableReport | None = None
 
 
 def read_inputs(
@@ -53,7 +58,7 @@ def read_inputs(
         return _read_images(path, about["shape"])
     if not path.exists():
         return _read_data_set(source, root)
-    if path.suffix.lower() in TABLES:
+    if path.name.lower().endswith(TABLES):
         return _read_table(path, about, drop)
     if path.suffix.lower() in (".npy", ".npz"):
         x = _read_array(path)
@@ -87,15 +92,15 @@ def _read_images(path: Path, shape: Sequence[int]) -> UnlabelledInputs:
 
 
 def _read_table(path: Path, about: dict[str, Any], drop: Sequence[str]) -> UnlabelledInputs:
-    table = read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
+    named = "tokenizer" in about or bool(about["columns"])
+    table = read_table(path) if named else _read_numbers(path)
     for name in drop:
         if name not in table.columns:
             raise unknown("--drop", name, [str(one) for one in table.columns])
     names = [str(row) for row in range(len(table))]
-    if "tokenizer" in about:
-        return UnlabelledInputs(select_texts(table, about["columns"], str(path)).tolist(), names)
-    if about["columns"]:
-        return UnlabelledInputs(select_features(table, about["columns"], str(path)), names)
+    if named:
+        x, report = encode_inputs(table.drop(columns=list(drop)), about, str(path))
+        return UnlabelledInputs(x, names, _read_truth(table, about), report=report)
     table, size = table.drop(columns=list(drop)), int(np.prod(about["shape"]))
     if words := [str(name) for name in table if table[name].dtype.kind not in "biuf"]:
         expected = f"numbers in all columns (--drop {words[0]} leaves one out)"
@@ -104,6 +109,26 @@ def _read_table(path: Path, about: dict[str, Any], drop: Sequence[str]) -> Unlab
         expected = f"{size} columns, as in training (--drop NAME leaves one out)"
         raise bad(str(path), expected, table.shape[1])
     return UnlabelledInputs(table.to_numpy(np.float32).reshape(-1, *about["shape"]), names)
+
+
+def _read_truth(table: Any, about: dict[str, Any]) -> list[str] | None:
+    """The labels of a table that has the column of training, and a value in each row."""
+    schema = about.get("schema", {"label": [], "separator": None})
+    label = schema["label"][0] if len(schema["label"]) == 1 else None
+    if schema["separator"] is not None or list(table.columns).count(label) != 1:
+        return None
+    values = list_cells(table[label])
+    whole = [int(one) if isinstance(one, float) and one % 1 == 0 else one for one in values]
+    return None if None in values else [str(one) for one in whole]
+
+
+def read_table(path: Path) -> Any:
+    """The table of a file, for a schema to encode: values of CSV files are texts as written."""
+    return read_parquet_table(path) if path.suffix.lower() == ".parquet" else read_csv_texts(path)
+
+
+def _read_numbers(path: Path) -> Any:
+    return read_parquet_table(path) if path.suffix.lower() == ".parquet" else read_csv(path)
 
 
 def _read_array(path: Path) -> Array:

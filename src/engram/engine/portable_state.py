@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from engram.data.dataset import Data
-from engram.data.standardization import filled_values
+from engram.data.standardization import compute_moments, filled_values
+from engram.data.tables.table_schema import TableSchema
 from engram.data.texts.tokenization import Tokenizer
 from engram.engine.checkpoints import load_state_dict, state_dict
 from engram.engine.run_definition import Run
@@ -121,6 +122,7 @@ def describe_inputs(data: Data) -> dict[str, Any]:
         "crop": None if data.crop is None else list(data.crop), "name": data.name,
         "channel_axis": data.channel_axis, "fill": list(filled_values(data)),
         "columns": list(data.columns),
+        **({} if data.schema is None else {"schema": data.schema.facts()}),
         **({} if data.tokenizer is None else {"tokenizer": data.tokenizer.facts()}),
     }  # fmt: skip
 
@@ -129,8 +131,13 @@ def _describe_data(learner: RunLearner) -> dict[str, Any]:
     stream = learner.stream
     data = stream.data
     classes = [data.classes[c] for c in stream.order]
+    about = describe_inputs(data)
+    if data.schema is not None and data.schema.missing == "mean" and not about["fill"]:
+        # later tables may have gaps where these have none
+        first = stream.tasks[0].train
+        about["fill"] = compute_moments(data, data.sources(first.cpu())).mean.tolist()
     return {
-        "inputs": describe_inputs(data), "classes": classes[: int((learner.opened >= 0).sum())],
+        "inputs": about, "classes": classes[: int((learner.opened >= 0).sum())],
         "head": stream.head, "labels": stream.labels, "information": stream.information,
     }  # fmt: skip
 
@@ -169,6 +176,10 @@ def check_portable_facts(found: PortableState) -> None:
         raise ValueError(f"inputs of type {about['dtype']}")
     if "tokenizer" in about:
         Tokenizer.from_facts(about["tokenizer"])
+    if "schema" in about:
+        made = TableSchema.from_facts(about["schema"]).columns
+        if list(made) != about["columns"]:
+            raise ValueError(f"a schema of the columns {made}")
     for name in ("mean", "std", "fill"):
         [float(one) for one in about[name]]
     for side in (*about["shape"], *(about["crop"] or ())):
@@ -181,6 +192,8 @@ def check_portable_facts(found: PortableState) -> None:
         raise ValueError(f"{len(facts['classes'])} classes, {len(facts['tasks'])} tasks")
     if CALIBRATION + "x" in found.tensors:
         _check_calibration(found, opened)
+    if not all(0 <= int(one) < opened for one in facts.get("forgotten", ())):
+        raise ValueError(f"forgotten classes in the columns {facts['forgotten']}")
     for task in facts["tasks"]:
         if not all(0 <= int(one) < found.columns for one in (*task["new"], *task["visible"])):
             raise ValueError(f"a task of columns {task['visible']}")

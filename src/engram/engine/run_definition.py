@@ -50,7 +50,7 @@ class Run:
         check_task_identity(self)
         memory = self.method.memory
         if memory is not None:
-            memory.check(groups=int(self.stream.visible.sum()), tasks=len(self.stream))
+            memory.check(groups=self.stream.count_groups(), tasks=len(self.stream))
 
     @property
     def scope(self) -> str:

@@ -264,7 +264,7 @@ def require_optuna() -> None:
     """Raise if Optuna is needed and not installed, before anything is trained."""
     if not has_optuna():
         expected = (
-            f"at most {MOST_PARALLEL_TRIALS} at once, or Optuna: pip install 'engram[search]'"
+            f"at most {MOST_PARALLEL_TRIALS} at once, or Optuna: pip install 'engram-cl[search]'"
         )
         raise bad("trials", expected, "more, and Optuna is not installed")
 

@@ -45,7 +45,7 @@ def sweep(
     pool
         ``together`` lockstep, ``auto`` lockstep where it pays, ``serial`` one run after another,
         ``processes`` runs spread over `workers` processes (needs `out`), ``ray`` groups of runs
-        spread over a Ray cluster (``pip install engram[ray]``).
+        spread over a Ray cluster (``pip install engram-cl[ray]``).
     workers
         Number of processes, or of concurrent groups on a cluster; 0 for one per core, or as many
         as fit on the cluster.

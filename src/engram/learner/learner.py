@@ -49,11 +49,12 @@ class RunLearner:
     def __init__(
         self, *, networks: Networks, stream: Stream, feed: Feed, seed: int, scope: str, reads: str,
         initial: tuple[Tensor, dict[str, Tensor]] | None = None, answer: Answer | None = None,
-        tells_task: bool = False,
+        tells_task: bool = False, rereads: bool = False,
     ) -> None:  # fmt: skip
         self.networks, self.stream, self.feed, self.seed = networks, stream, feed, seed
         # what the method answers (None: the network itself), and whether it is told tasks
         self.answer, self.tells_task = answer, tells_task
+        self.rereads = rereads  # whether the method can read rows of earlier tasks again
         self.scope = check_choice("scope", scope, SCOPES)
         self.device, self.stage = feed.device, -1
         vector, buffers = initial or networks.initial()

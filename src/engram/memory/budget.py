@@ -256,10 +256,12 @@ class Memory:
             quota = self.per_class or 0
             self._refuse_small(groups, quota)
         else:
-            count = int((old.ranks == 0).sum()) + len(
-                groups
-            )  # every ranking has one item of rank 0
-            self.check(groups=count, tasks=learner.stage + 1)
+            count = _count_groups(old) + len(groups)
+            if self.quota == "floor" and count > self.total:  # a stream without a known end
+                classes = {*old.columns.tolist(), *(group.column for group in groups)}
+                self.check(groups=len(classes), tasks=learner.stage + 1)
+                old = _drop_groups(learner, old, self.total - len(groups))
+                count = _count_groups(old) + len(groups)
             quota = self.total // count if self.quota == "floor" else -(-self.total // count)
             old = old.take(old.ranks < quota)
         return old.join(*self._pick(learner, groups, quota))
@@ -338,6 +340,34 @@ def _earlier_exemplars(learner: PolicyLearner) -> Exemplars:
     """Return the exemplars of earlier tasks."""
     old = learner.exemplars
     return old.take(old.stages != learner.stage)
+
+
+def _count_groups(old: Exemplars) -> int:
+    return int((old.ranks == 0).sum())  # every ranking has one item of rank 0
+
+
+def _drop_groups(learner: PolicyLearner, old: Exemplars, room: int) -> Exemplars:
+    """Keep `room` groups of old items: as many of each class as the others have, by lot.
+
+    The lot of a group never changes, so those kept are a uniform sample of all so far.
+    """
+    firsts = old.take(old.ranks == 0)
+    lots = torch.stack(
+        [
+            keys.bits(keys.fold(learner.seed, "memory", "lot", stage, column), 1)[0]
+            for stage, column in zip(firsts.stages.tolist(), firsts.columns.tolist())
+        ]
+    )
+    order = lots.argsort(stable=True)
+    turn = torch.empty_like(order)  # the place of a group among those of its class
+    for column in firsts.columns.unique():
+        own = order[firsts.columns[order] == column]
+        turn[own] = torch.arange(len(own))
+    kept = order[turn[order].argsort(stable=True)[:room]]
+    pairs = zip(firsts.stages[kept].tolist(), firsts.columns[kept].tolist())
+    stays = set(pairs)
+    every = zip(old.stages.tolist(), old.columns.tolist())
+    return old.take(torch.tensor([pair in stays for pair in every], dtype=torch.bool))
 
 
 def _thin_out(learner: PolicyLearner, old: Exemplars, room: int) -> Exemplars:

@@ -630,6 +630,17 @@ def tells_task(method: Method, head: str) -> bool:
     return head == "multi" and method.task_identity != "ignored"
 
 
+def rereads_rows(method: Method) -> bool:
+    """Whether a method can read inputs of earlier tasks again: of its memory, or all of them.
+
+    Examples
+    --------
+    >>> rereads_rows(Method())
+    False
+    """
+    return method.reads == "past" or (method.memory is not None and not method.replay(1).latent)
+
+
 def check_networks(method: Method, found: Any) -> MethodNetworks:
     """Return what `networks` returned; raise unless it is a dict of modules of known sizes."""
     where = f"{type(method).__name__}.networks"

@@ -72,7 +72,7 @@ def _timm(name: str) -> Any:
     try:
         return import_timm()
     except ImportError as error:
-        how = f"the package timm for {name!r}: pip install 'engram[vision]'"
+        how = f"the package timm for {name!r}: pip install 'engram-cl[vision]'"
         raise bad("model", how, f"none ({error})") from None
 
 

@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from engram.records.long_table import Rows
 from engram.records.novelty_records import CALIBRATION, FAMILIARITY
 
 State = Mapping[str, Any]
+REFITS = ("never", "memory")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,14 @@ class Detector(Probe):
     Write `score`, and `fit` where something is fitted to training rows: pure, for one run, row by
     row. Everything else is done here: all runs of a group at once, head by head, state over the
     stages, records. A detector is a probe, so it changes no training and no id.
+
+    Parameters
+    ----------
+    refit
+        ``never``: what `fit` learnt of a task stays as it was, although the network goes on
+        changing; so are the published detectors. ``memory``: after every task all is fitted anew
+        with the present network, to the rows of the task and those of the method's memory (all
+        earlier rows, for a method that may read them).
 
     Attributes
     ----------
@@ -68,9 +77,10 @@ class Detector(Probe):
     mapped: ClassVar[bool] = True
     for_label_sets: ClassVar[bool] = False
     searched: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    refit: str = field(default="never", kw_only=True)
 
     def start(self, facts: Facts) -> State:
-        """Return the state before the first stage: a tree of tensors."""
+        """Return the state before the first stage, or before a new fit: a tree of tensors."""
         return {}
 
     def begin(self, state: State, stage: int) -> State:
@@ -129,6 +139,23 @@ class Detector(Probe):
     def refuse(self, facts: Facts) -> None:
         """Raise an error if the detector cannot work on such a run."""
 
+    def check_refit(self, learner: RunLearner | None = None) -> None:
+        """Raise for a value of `refit` that is wrong, or that a learner has no rows for."""
+        name = type(self).__name__
+        check_choice("refit", self.refit, REFITS)
+        if self.refit != "never" and not self.fits:
+            raise bad("refit", f"'never' for {name}, which fits nothing", self.refit)
+        if self.refit != "never" and learner is not None and not learner.rereads:
+            expected = f"'never' for a method that keeps no rows of earlier tasks, for {name}"
+            raise bad("refit", expected, self.refit)
+
+    def limit_rows(self) -> Detector:
+        """Return the detector with no more rows to keep than a budget for each class.
+
+        For a learner that goes on for ever; by default the detector itself.
+        """
+        return self
+
     def check(self, learner: RunLearner) -> None:
         stream, name = learner.stream, type(self).__name__
         for verb in self.missing_methods():
@@ -140,6 +167,7 @@ class Detector(Probe):
         if learner.tells_task:
             expected = f"one head for all classes for {name}, where the method is told no tasks"
             raise bad("stream", expected, "a method whose answers depend on the task given")
+        self.check_refit(learner)
         self.refuse(gather_facts(learner))
 
     # -- over all runs ---------------------------------------------------------------------------
@@ -171,7 +199,7 @@ class Detector(Probe):
     def fit_stage(self, view: StageView) -> Any:
         """Fit the stage, and return the state [R, ...]."""
         state = view.state
-        if not view.stage:
+        if self.begins_anew(view):
             state = stack([dict(self.start(gather_facts(one))) for one in view.learners])
         if self.fits:
             state = self._map(view, lambda net, state: self.begin(state, view.stage), state)
@@ -179,15 +207,23 @@ class Detector(Probe):
             state = self._map(view, lambda net, state: self.finish(state), state)
         return tree_map(torch.detach, state)
 
+    def begins_anew(self, view: StageView) -> bool:
+        """Whether nothing of the state before a stage counts."""
+        return not view.stage or self.refit == "memory"
+
+    def rows_to_fit(self, view: StageView, size: int) -> Iterator[Batch]:
+        """Iterate over the rows to fit to, in batches of at most `size`."""
+        return view.batches(size, memory=self.refit == "memory")
+
     def _fit_all(self, view: StageView, state: Any) -> Any:
         """Fit all batches, and return the state."""
         if self.passes == 1 and type(self).digest is Detector.digest:
-            for batch in view.batches(self.rows_at_once):
+            for batch in self.rows_to_fit(view, self.rows_at_once):
                 state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
             return state
         digested = [
             batch._replace(x=self._map(view, self.digest, batch.x))
-            for batch in view.batches(ROWS_PER_BATCH)
+            for batch in self.rows_to_fit(view, ROWS_PER_BATCH)
         ]
         return self._fit_several(view, digested, state)
 
@@ -200,7 +236,8 @@ class Detector(Probe):
 
     def _passes(self, view: StageView, digested: list[Batch], state: Any) -> Iterator[Any]:
         """Iterate over the states after each pass."""
-        wanted = [self.passes_over(len(one.task.train)) for one in view.learners]
+        count = torch.stack([(batch.w > 0).sum(-1) for batch in digested]).sum(0)
+        wanted = [self.passes_over(rows) for rows in count.tolist()]
         for again in range(max(wanted)):
             for batch in shuffle_rows(digested, view, again, self.rows_at_once, wanted):
                 state = tree_map(torch.detach, self._map(view, self.fit, batch, state))
@@ -375,9 +412,12 @@ def features_and_logits(net: Net, x: Tensor) -> Output:
     return Output(output.features.flatten(1), output.logits)
 
 
-def train_outputs(view: StageView) -> list[tuple[Batch, Output]]:
-    """Iterate over the task's training rows with features as inputs, and the outputs."""
-    return _read_outputs(view, "train")
+def train_outputs(view: StageView, *, memory: bool = False) -> list[tuple[Batch, Output]]:
+    """Iterate over the task's training rows with features as inputs, and the outputs.
+
+    With `memory`, also over the rows of earlier tasks that are still there.
+    """
+    return _read_outputs(view, "train and memory" if memory else "train")
 
 
 def validation_outputs(view: StageView) -> list[tuple[Batch, Output]]:
@@ -402,7 +442,9 @@ def _pass_rows(view: StageView, part: str) -> tuple[list[tuple[Batch, Output]], 
     if part not in view.shared:
         other = view.for_probe(view.needs, None)
         batches = (
-            other.batches(ROWS_PER_BATCH) if part == "train" else other.validation(ROWS_PER_BATCH)
+            other.validation(ROWS_PER_BATCH)
+            if part == "valid"
+            else other.batches(ROWS_PER_BATCH, memory=part == "train and memory")
         )
         each = []
         for batch in batches:
@@ -496,7 +538,7 @@ class OutputDetector(Detector):
     def _fit_all(self, view: StageView, state: Any) -> Any:
         if type(self).fit is not OutputDetector.fit:  # it looks at inputs after all
             return super()._fit_all(view, state)
-        for batch, output in train_outputs(view):
+        for batch, output in train_outputs(view, memory=self.refit == "memory"):
             state = self._map(view, lambda net, *args: self.learn(*args), output, batch, state)
         return state
 

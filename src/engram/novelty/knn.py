@@ -5,7 +5,7 @@ at random that detectors keep.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -16,21 +16,31 @@ from engram import keys
 from engram.errors import bad, check_int
 from engram.learner.batch import Batch
 from engram.models.forward_pass import Output
-from engram.novelty.detector import Facts, OutputDetector, State
+from engram.novelty.class_bank import PER_CLASS, add_to_class_bank, make_class_bank
+from engram.novelty.detector import Detector, Facts, OutputDetector, State
 
 
 @dataclass(frozen=True)
 class KNN(OutputDetector):
     """Minus the distance of normalised features to the k-th nearest stored training row.
 
-    Features of earlier tasks stay as they were when their task was learnt.
+    Features of earlier tasks stay as they were when their task was learnt, unless ``refit`` is
+    ``memory``.
 
     Parameters
     ----------
     k
-        Which neighbour counts.
+        Which neighbour counts; of fewer rows, the farthest.
     keep
         Rows kept of every task, drawn at random.
+    per_class
+        Rows kept of every class in place of those of every task, whatever the number of tasks: a
+        random sample of all rows of the class. 0: none, as in `keep`.
+
+    Examples
+    --------
+    >>> KNN(k=1, per_class=20, refit="memory").name
+    'knn refit=memory k=1 per_class=20'
     """
 
     fits: ClassVar[bool] = True
@@ -38,12 +48,16 @@ class KNN(OutputDetector):
     by_head: ClassVar[bool] = False
     k: int = 10
     keep: int = 500
+    per_class: int = 0
 
     def __post_init__(self) -> None:
         check_int("k", self.k, 1)
         check_int("keep", self.keep, 1)
-        if self.k > self.keep:
-            raise bad("k", f"at most {self.keep}, the rows kept of a task", self.k)
+        check_int("per_class", self.per_class)
+        most = self.per_class or self.keep
+        if self.k > most:
+            what = "class" if self.per_class else "task"
+            raise bad("k", f"at most {most}, the rows kept of a {what}", self.k)
 
     @property
     def only_scores(self) -> tuple[str, ...]:
@@ -53,22 +67,33 @@ class KNN(OutputDetector):
         if self.k > facts.rows:
             raise bad("k", f"at most {facts.rows}, the training rows of the first task", self.k)
 
+    def limit_rows(self) -> Detector:
+        return self if self.per_class else replace(self, per_class=max(self.k, PER_CLASS))
+
     def start(self, facts: Facts) -> State:
+        if self.per_class:
+            return make_class_bank(
+                facts.like, facts.columns, self.per_class, features=facts.features
+            )
         return make_empty_bank(facts.like, features=facts.features)
 
     def begin(self, state: State, stage: int) -> State:
-        return open_bank(state, self.keep)
+        return state if self.per_class else open_bank(state, self.keep)
 
     def learn(self, output: Output, batch: Batch, state: State) -> State:
         rows = {"features": F.normalize(output.features, dim=-1)}
+        if self.per_class:
+            return add_to_class_bank(state, rows, batch, "knn")
         return add_to_bank(state, rows, batch, keep=self.keep, word="knn")
 
     def familiarity(self, output: Output, rows: Tensor, columns: Tensor, state: State) -> Tensor:
         # in double precision: a matrix product in single loses distances below 3e-4
         seen = F.normalize(output.features.double(), dim=-1)
-        far = torch.cdist(seen, state["rows"]["features"].double())
-        far = far.masked_fill(state["rank"] <= 0, torch.inf)
-        return -far.topk(self.k, largest=False).values[..., -1]
+        bank, there = state["rows"]["features"].double(), state["rank"].flatten() > 0
+        far = torch.cdist(seen, bank.flatten(0, -2)).masked_fill(~there, torch.inf)
+        place = there.sum().clamp(1, self.k) - 1
+        nearest = far.topk(self.k, largest=False).values
+        return -nearest.index_select(-1, place[None])[..., 0]
 
 
 # -- A bank of rows drawn at random from every task ------------------------------------------------

@@ -138,7 +138,7 @@ class Mahalanobis(Detector):
             return self.by_layer(net, batch.x, state), real
 
         # the rows were counted when they were fitted on
-        rows = view.for_probe(view.needs, None).batches(self.rows_at_once)
+        rows = self.rows_to_fit(view.for_probe(view.needs, None), self.rows_at_once)
         each = [view.map(familiar, batch, state) for batch in rows]
         inside, real = (torch.cat(parts, 1) for parts in zip(*each, strict=True))
         other = [view.map(self.by_layer, x, state) for x in view.outside("train", ROWS_PER_BATCH)]

@@ -37,10 +37,11 @@ GIVEN_ARGUMENTS = (
 
 @dataclass(frozen=True, init=False)
 class Wrapped(OutputDetector):
-    """A detector from the package pytorch-ood (``pip install engram[ood]``).
+    """A detector from the package pytorch-ood (``pip install engram-cl[ood]``).
 
     Any that reads logits or features: it is made anew after every stage with the present last layer
-    and fitted on features and logits as they were when their task was learnt. Those that read
+    and fitted on features and logits as they were when their task was learnt. Its name begins with
+    ``wrapped``, as some are in this package, too. Those that read
     logits or the last layer see one head at a time, and rows of its classes; the others all rows.
     Runs take turns, on the host.
 
@@ -56,7 +57,7 @@ class Wrapped(OutputDetector):
     Examples
     --------
     >>> Wrapped("ViM", d=64).name
-    'vim d=64'
+    'wrapped vim d=64'
     >>> Wrapped("ViM", d=64) == Wrapped("ViM", {"d": 64})
     True
     """
@@ -69,7 +70,7 @@ class Wrapped(OutputDetector):
 
     def __init__(
         self, detector: str = "EnergyBased", options: Mapping[str, Any] | None = None,
-        keep: int = 2000, **more: Any,
+        keep: int = 2000, refit: str = "never", **more: Any,
     ) -> None:  # fmt: skip
         if not isinstance(detector, str) or not detector.isidentifier():
             raise bad("detector", "the name of a detector of pytorch-ood", detector)
@@ -78,10 +79,13 @@ class Wrapped(OutputDetector):
         object.__setattr__(self, "detector", detector)
         object.__setattr__(self, "options", {**(options or {}), **more})
         object.__setattr__(self, "keep", check_int("keep", keep, 1))
+        object.__setattr__(self, "refit", refit)
 
     @property
     def name(self) -> str:
-        words = [self.detector.lower(), *(f"{k}={v}" for k, v in self.options.items())]
+        words = ["wrapped", self.detector.lower()]
+        words += [f"refit={self.refit}"] if self.refit != "never" else []
+        words += [f"{k}={v}" for k, v in self.options.items()]
         return " ".join([*words, *([f"keep={self.keep}"] if self.keep != 2000 else [])])
 
     def refuse(self, facts: Facts) -> None:
@@ -182,7 +186,7 @@ def detector_class(name: str) -> type[Any]:
         from pytorch_ood import detector as package
     except (ImportError, RuntimeError) as error:  # torchvision without its operators
         reason = f"the package pytorch-ood cannot be imported ({error})"
-        remedy = "pip install engram[ood]"
+        remedy = "pip install engram-cl[ood]"
         if isinstance(error, RuntimeError):
             remedy = "torchvision and torch must be of one build, both for the CPU or both for CUDA"
         raise BadArgument(f"Wrapped: {reason}; {remedy}") from error

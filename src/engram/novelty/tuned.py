@@ -59,6 +59,9 @@ class Tuned(Detector):
     def __post_init__(self) -> None:
         if not isinstance(self.detector, Detector) or isinstance(self.detector, Tuned):
             raise bad("detector", "a detector, which is not tuned yet", self.detector)
+        if self.refit != "never":
+            expected = f"{type(self.detector).__name__}(refit={self.refit!r}) to be tuned"
+            raise bad("refit", expected, f"Tuned(refit={self.refit!r})")
         options = [one.name for one in fields(self.detector) if one.init]
         for name, values in self.grid.items():
             if name not in options:

@@ -180,7 +180,7 @@ class VAE(Detector):
                 raise bad("stream.valid", expected, 0)
 
     def _fit_several(self, view: StageView, digested: list[Batch], state: Any) -> Any:
-        if self.scaled and not view.stage:
+        if self.scaled and self.begins_anew(view):
             rows = [torch.cat([getattr(batch, name) for batch in digested], 1) for name in "xw"]
             centre, unit = self._map(view, lambda net, x, w: mean_and_deviation(x, w), *rows)
             state = {**state, "centre": centre, "unit": unit}

@@ -249,7 +249,8 @@ class StageView:
     def batches(self, size: int = 256, *, memory: bool = False) -> Iterator[Batch]:
         """Iterate over the task's training rows (and exemplars if `memory`) as [R, B, ...].
 
-        Labels are those visible in the task. Rows of weight 0 are padding. Reads are counted in
+        Where a method may read all earlier rows, these take the place of exemplars. Labels are
+        those visible in the task. Rows of weight 0 are padding. Reads are counted in
         the ledger under ``probe``.
         """
         learners = self.learners
@@ -334,12 +335,17 @@ def _undeclared_error(what: str, need: str) -> EngramError:
 def probe_items(learner: RunLearner, memory: bool) -> TrainingRows:
     """Return the task's training rows and, if `memory`, the exemplars of earlier tasks.
 
-    The guard counts on a ledger that is discarded; the caller counts the rows as the probe's.
+    For a method that may read all rows of earlier tasks, these instead of the exemplars. The guard
+    counts on a ledger that is discarded; the caller counts the rows as the probe's.
     """
     usual = learner.guard
     learner.guard = MethodView(learner.stream, learner.stage, reads=learner.reads, ledger=Ledger())
     try:
         own, kept = learner.items(), learner.exemplars
+        if memory and learner.reads == "past":
+            for stage, task in enumerate(learner.stream.tasks[: learner.stage]):
+                own = own.join(learner.items(task.train, torch.full_like(task.train, stage)))
+            return own
         if not memory or not len(kept):
             return own
         held = learner.items(kept.rows, kept.stages)

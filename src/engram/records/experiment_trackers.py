@@ -49,7 +49,7 @@ def import_extra(module: str) -> Any:
     except ImportError as problem:
         package = module.split(".")[0]
         raise MissingExtra(
-            f"{package} is not installed; get it with: pip install 'engram[export]'"
+            f"{package} is not installed; get it with: pip install 'engram-cl[export]'"
         ) from problem
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = (
-    "engram", "torch", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow", "safetensors",
+    "engram-cl", "torch", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow", "safetensors",
 )  # fmt: skip
 
 

@@ -124,7 +124,8 @@ def _draw(pictures: list[dict[str, Any]]) -> None:
     try:
         import kaleido
     except ImportError as problem:
-        raise ChromiumNotFound("Pictures need kaleido: pip install 'engram[images]'") from problem
+        how = "pip install 'engram-cl[images]'"
+        raise ChromiumNotFound(f"Pictures need kaleido: {how}") from problem
     # When the browser closes, half a last message may remain, which is logged with a traceback.
     logging.getLogger("choreographer").setLevel(logging.CRITICAL)
     try:

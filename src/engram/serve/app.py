@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, HTTPException, Path, Request
+from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
@@ -17,9 +17,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from engram import __version__
-from engram.errors import EngramError
-from engram.serve.request_limits import RequestGate, RequestLimits
-from engram.serve.service import QueueFull, Service
+from engram.deploy.model_store import StoreBusy
+from engram.errors import BadArgument, EngramError
+from engram.serve.access_tokens import AccessTokens, allows
+from engram.serve.job_queue import QueueFull
+from engram.serve.log_lines import RequestFacts
+from engram.serve.request_examples import add_examples
+from engram.serve.request_limits import NAMED, RequestGate, RequestLimits
+from engram.serve.request_tables import TABLE_BODIES, TableRoute
+from engram.serve.served_model import NoVersions, ServedModel
+from engram.serve.service import Service
 
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'self'; style-src 'unsafe-inline'; script-src "
@@ -31,7 +38,11 @@ PAGE_HEADERS = {
 }
 Inputs = Annotated[
     list[Any],
-    Field(min_length=1, description="Inputs: a list of rows, each nested as `input_shape` says."),
+    Field(
+        min_length=1,
+        description="Inputs: a list of rows, each nested as `input_shape` says, or a record "
+        "{column: value} for a model of tables.",
+    ),
 ]
 LONGEST_NAME = 200
 Label = StrictBool | StrictInt | Annotated[str, Field(max_length=LONGEST_NAME)]
@@ -74,7 +85,7 @@ class NoveltyRequest(StrictModel):
     per_class: Annotated[bool, Field(strict=True)] = False
 
 
-def read_labels(y: Any) -> list[Any]:
+def read_labels(y: Any) -> list[Any] | None:
     """Read the labels of a request; pydantic would name the members of its union, not the row.
 
     Examples
@@ -82,6 +93,8 @@ def read_labels(y: Any) -> list[Any]:
     >>> read_labels([1.0, "cat", [True]])
     [1, 'cat', [True]]
     """
+    if y is None:
+        return None
     if not isinstance(y, list) or not y:
         got = "no rows" if y == [] else _show(y)
         raise ValueError(f"expected a list of labels, got {got}")
@@ -116,13 +129,23 @@ def _show(value: Any) -> str:
 
 
 class LearnRequest(StrictModel):
-    """Rows to learn as one task, with a label or a list of labels each."""
+    """Rows to learn as one task, with a label or a list of labels each.
+
+    Records may have their labels themselves, in the column `label` or that of the first table.
+    """
 
     x: Inputs
     y: Annotated[
-        list[Label | Annotated[list[Label], Field(min_length=1)]], Field(min_length=1),
+        list[Label | Annotated[list[Label], Field(min_length=1)]] | None,
         BeforeValidator(read_labels),
-    ]  # fmt: skip
+    ] = None  # fmt: skip
+    label: Annotated[str | None, Field(max_length=LONGEST_NAME)] = None
+
+
+Table = Annotated[
+    dict[str, Any] | None,
+    Field(description="What the rows had that the model's first table did not."),
+]
 
 
 class PredictResponse(BaseModel):
@@ -130,6 +153,7 @@ class PredictResponse(BaseModel):
 
     labels: list[Any]
     tasks: int
+    table: Table = None
     classes: list[Any] | None = None
     probabilities: list[list[float]] | None = None
 
@@ -142,6 +166,7 @@ class NoveltyResponse(BaseModel):
 
     novelty: list[float]
     tasks: int
+    table: Table = None
     rate: float | None = None
     p_value: list[float] | None = None
     alarm: list[bool] | None = None
@@ -149,34 +174,93 @@ class NoveltyResponse(BaseModel):
 
 
 class JobResponse(BaseModel):
-    """State of a task: queued, learning, learnt or failed."""
+    """State of a task: queued, learning, learnt, refused by the gate of a store, or failed.
+
+    `error` says why it failed or was refused.
+    """
 
     job: int
     state: str
     rows: int
     error: str = ""
     seconds: float = 0.0
+    table: Table = None
+    version: int | None = None
+
+
+class VersionRequest(StrictModel):
+    """The number of a version."""
+
+    version: Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
+
+
+class VersionResponse(BaseModel):
+    """What one learning has led to: see `engram.ModelStore`."""
+
+    number: int
+    state: str
+    parent: int
+    how: str
+    time: str
+    rows: int
+    classes: list[str]
+    accepted: bool
+    reason: str
+    note: str
+    fingerprint: str
+    metrics: dict[str, Any] | None
+    checks: list[dict[str, Any]]
+    notes: dict[str, Any] | None
+
+
+class VersionsResponse(BaseModel):
+    """The newest versions, the oldest first, and which one is served."""
+
+    current: int
+    versions: list[VersionResponse]
 
 
 class StateResponse(BaseModel):
-    """State of the service in a word, without anything about its model."""
+    """State of the service in a word, without anything about its models."""
 
     status: str
+
+
+class ModelState(BaseModel):
+    """A model in numbers: tasks and classes learnt, tasks that wait."""
+
+    tasks: int
+    classes: int
+    queued: int
+    learning: bool
+    version: int | None
+
+
+class ModelsResponse(BaseModel):
+    """Models by name; the first one answers where no name is given."""
+
+    first: str
+    models: dict[str, ModelState]
 
 
 class HealthResponse(BaseModel):
     """What is served, and what waits to be learnt."""
 
     status: str
+    model: str
     tasks: int
     classes: list[Any]
     input_shape: list[int]
     input_type: str
     queued: int
     learning: bool
+    version: int | None
     method: str
     heads: str
     label_sets: bool
+    columns: Annotated[
+        list[dict[str, Any]] | None, Field(description="Of a model of tables: what it reads.")
+    ] = None
 
 
 class ErrorResponse(BaseModel):
@@ -186,7 +270,7 @@ class ErrorResponse(BaseModel):
 
 
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    code: {"model": ErrorResponse} for code in (400, 401, 408, 413, 422)
+    code: {"model": ErrorResponse} for code in (400, 401, 403, 404, 408, 413, 422, 503)
 }
 
 
@@ -194,7 +278,7 @@ def create_app(
     service: Service,
     *,
     limits: RequestLimits | None = None,
-    token: str = "",
+    tokens: AccessTokens | None = None,
     hosts: tuple[str, ...] = (),
 ) -> RequestGate:
     """Create the ASGI application of a service, behind its request gate."""
@@ -211,77 +295,165 @@ def create_app(
         lifespan=life,
         docs_url=None,
         redoc_url=None,
-        description="A model that predicts, detects novel inputs, and continues to learn.",
+        openapi_url=None,
+        description="Models that predict, detect novel inputs, and continue to learn.",
         default_response_class=SafeJSONResponse,
         dependencies=[Depends(HTTPBearer(auto_error=False))],
     )
+    app.state.service = service
+    app.router.route_class = TableRoute
     _add_error_handlers(app)
-    _add_routes(app, service)
+    _add_service_routes(app, service)
+    _add_model_routes(app, "", Depends(find_first))
+    _add_model_routes(app, NAMED, Depends(find_named))
     _add_pages(app, service)
     paths = [getattr(route, "path", "") for route in app.routes]
     return RequestGate(
-        app, limits=limits or RequestLimits(), metrics=service.metrics, token=token, hosts=hosts,
-        paths=sorted(filter(None, paths)),
+        app, limits=limits or RequestLimits(), metrics=service.metrics, tokens=tokens, hosts=hosts,
+        paths=sorted(filter(None, paths)), models=tuple(service.models),
     )  # fmt: skip
 
 
-def _add_routes(app: FastAPI, service: Service) -> None:
-    @app.post("/predict", responses=ERROR_RESPONSES)
-    def predict(asked: PredictRequest) -> PredictResponse:
-        """Predict labels of inputs."""
-        return PredictResponse(**service.predict(asked.x, asked.task, asked.probabilities))
+async def find_first(request: Request) -> ServedModel:
+    """Find the model of a request without a name."""
+    found: ServedModel = request.app.state.service.first
+    return found
 
-    @app.post("/novelty", responses=ERROR_RESPONSES)
-    def novelty(asked: NoveltyRequest) -> NoveltyResponse:
+
+async def find_named(
+    request: Request, name: Annotated[str, Path(description="Name of a model: see `/models`.")]
+) -> ServedModel:
+    """Find the model that the path of a request names."""
+    try:
+        found: ServedModel = request.app.state.service.find(name)
+    except BadArgument as problem:
+        raise HTTPException(404, str(problem)) from problem
+    return found
+
+
+def require_role(role: str) -> Any:
+    """Make the dependency of routes that need a role."""
+
+    async def check(request: Request) -> None:
+        given = request.scope["facts"].role
+        if not allows(given, role):
+            raise HTTPException(403, f"this needs a token of the role {role}, not {given}")
+
+    return Depends(check)
+
+
+def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
+    """Add the routes about one model, which the dependency `found_model` finds."""
+    tables = {"requestBody": {"content": TABLE_BODIES}}
+
+    @app.post(prefix + "/predict", responses=ERROR_RESPONSES, openapi_extra=tables)
+    def predict(
+        asked: PredictRequest, request: Request, model: ServedModel = found_model
+    ) -> PredictResponse:
+        """Predict labels of inputs."""
+        found = model.predict(asked.x, asked.task, asked.probabilities)
+        request.scope["facts"].rows = len(found["labels"])
+        return PredictResponse(**found)
+
+    @app.post(prefix + "/novelty", responses=ERROR_RESPONSES, openapi_extra=tables)
+    def novelty(
+        asked: NoveltyRequest, request: Request, model: ServedModel = found_model
+    ) -> NoveltyResponse:
         """Compute how novel inputs are to the model."""
-        found = service.novelty(asked.x, asked.detector, asked.task, asked.rate, asked.per_class)
+        found = model.novelty(asked.x, asked.detector, asked.task, asked.rate, asked.per_class)
+        request.scope["facts"].rows = len(found["novelty"])
         return NoveltyResponse(**found)
 
     @app.post(
-        "/learn", status_code=202, responses={**ERROR_RESPONSES, 429: {"model": ErrorResponse}}
-    )
-    def learn(asked: LearnRequest) -> JobResponse:
+        prefix + "/learn", status_code=202,
+        responses={**ERROR_RESPONSES, 429: {"model": ErrorResponse}},
+        dependencies=[require_role("learn")], openapi_extra=tables,
+    )  # fmt: skip
+    def learn(
+        asked: LearnRequest, request: Request, model: ServedModel = found_model
+    ) -> JobResponse:
         """Queue a task; `/jobs/{number}` shows its state."""
-        job = service.learn(asked.x, list(asked.y))
-        return JobResponse(job=job.number, state=job.state, rows=job.rows)
+        facts: RequestFacts = request.scope["facts"]
+        job = request.app.state.service.learn(model, asked.x, asked.y, facts.id, asked.label)
+        facts.rows = job.rows
+        return JobResponse(job=job.number, state=job.state, rows=job.rows, table=job.table)
 
-    @app.get("/jobs/{number}", responses={**ERROR_RESPONSES, 404: {"model": ErrorResponse}})
-    def job(number: Annotated[int, Path(ge=1, lt=1 << 31)]) -> JobResponse:
+    @app.get(prefix + "/jobs/{number}", responses=ERROR_RESPONSES)
+    async def job(
+        number: Annotated[int, Path(ge=1, lt=1 << 31)], model: ServedModel = found_model
+    ) -> JobResponse:
         """Return the state of a task."""
-        found = service.jobs.get(number)
+        found = model.jobs.get(number)
         if found is None:
             raise HTTPException(404, "no such task is known")
-        return JobResponse(job=number, state=found.state, rows=found.rows, error=found.error,
-                        seconds=found.seconds)  # fmt: skip
+        return JobResponse(
+            job=number, state=found.state, rows=found.rows, error=found.error,
+            seconds=found.seconds, table=found.table, version=found.version,
+        )  # fmt: skip
+
+    @app.get(prefix + "/health", responses=ERROR_RESPONSES)
+    async def health(model: ServedModel = found_model) -> HealthResponse:
+        """Return what is served, and what waits to be learnt."""
+        return HealthResponse(**model.health)
+
+    @app.get(prefix + "/versions", responses=ERROR_RESPONSES)
+    def versions(
+        last: Annotated[int, Query(ge=1, le=1000)] = 100, model: ServedModel = found_model
+    ) -> VersionsResponse:
+        """List the newest versions of a store."""
+        store = model.require_store()
+        every = [VersionResponse(**one) for one in store.list_versions(last)]
+        return VersionsResponse(current=store.store.current.number, versions=every)
+
+    @app.post(prefix + "/rollback", responses=ERROR_RESPONSES, dependencies=[require_role("admin")])
+    def rollback(
+        asked: VersionRequest, request: Request, model: ServedModel = found_model
+    ) -> VersionResponse:
+        """Serve an earlier accepted version of a store again."""
+        service, store = request.app.state.service, model.require_store()
+        return VersionResponse(**service.change(store, "rollback", asked.version))
+
+    @app.post(prefix + "/accept", responses=ERROR_RESPONSES, dependencies=[require_role("admin")])
+    def accept(
+        asked: VersionRequest, request: Request, model: ServedModel = found_model
+    ) -> VersionResponse:
+        """Serve a version after all that the gate of a store has refused."""
+        service, store = request.app.state.service, model.require_store()
+        return VersionResponse(**service.change(store, "accept", asked.version))
 
 
-def _add_pages(app: FastAPI, service: Service) -> None:
+def _add_service_routes(app: FastAPI, service: Service) -> None:
     @app.get("/live")
-    def live() -> StateResponse:
+    async def live() -> StateResponse:
         """Answer as long as the process does."""
         return StateResponse(status="live")
 
     @app.get("/ready", responses={503: {"model": ErrorResponse}})
-    def ready() -> StateResponse:
+    async def ready() -> StateResponse:
         """Return whether the service predicts and learns."""
         if not service.ready:
             raise HTTPException(503, "the service is stopping, or no longer learns")
         return StateResponse(status="ready")
 
-    @app.get("/health", responses=ERROR_RESPONSES)
-    def health() -> HealthResponse:
-        """Return what is served, and what waits to be learnt."""
-        return HealthResponse(**service.health)
+    @app.get("/models", responses=ERROR_RESPONSES)
+    async def models() -> ModelsResponse:
+        """List the models by name."""
+        every = {name: ModelState(**model.state) for name, model in service.models.items()}
+        return ModelsResponse(first=service.first.name, models=every)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> PlainTextResponse:
         """Return counts and times in the format of Prometheus."""
-        now = service.health
-        text = service.metrics.text({
-            "engram_tasks": now["tasks"], "engram_classes": len(now["classes"]),
-            "engram_queued": now["queued"], "engram_learning": float(now["learning"]),
-        })  # fmt: skip
+        text = service.metrics.text({name: one.state for name, one in service.models.items()})
         return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_pages(app: FastAPI, service: Service) -> None:
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi(request: Request) -> SafeJSONResponse:
+        plain = app.openapi()
+        known = service.models.values() if request.scope["facts"].role else ()
+        return SafeJSONResponse(add_examples(plain, known))
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     def page() -> HTMLResponse:
@@ -310,6 +482,16 @@ def _add_error_handlers(app: FastAPI) -> None:
         return SafeJSONResponse(
             {"error": str(problem)}, status_code=429, headers={"retry-after": "5"}
         )
+
+    @app.exception_handler(StoreBusy)
+    async def busy(request: Request, problem: StoreBusy) -> SafeJSONResponse:
+        return SafeJSONResponse(
+            {"error": str(problem)}, status_code=503, headers={"retry-after": "5"}
+        )
+
+    @app.exception_handler(NoVersions)
+    async def no_versions(request: Request, problem: NoVersions) -> SafeJSONResponse:
+        return SafeJSONResponse({"error": str(problem)}, status_code=404)
 
     @app.exception_handler(EngramError)
     async def refused(request: Request, problem: EngramError) -> SafeJSONResponse:

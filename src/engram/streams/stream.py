@@ -326,6 +326,10 @@ class Stream:
             mask[k, self.position[list(task.shown)]] = True
         return mask
 
+    def count_groups(self) -> int:
+        """Count the classes of all tasks, which at least need an item of a memory each."""
+        return int(self.visible.sum())
+
     @cached_property
     def used_in_training(self) -> Tensor:
         """[T, C] whether training uses the labels of a column for rows of a task."""

@@ -105,7 +105,7 @@ def test_videos_need_a_folder_and_the_extra(root, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"1 videos without frames, first S009_001.mp4"):
         engram.load(root, size=16)
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(ValueError, match=r"pip install 'engram\[video\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'engram-cl\[video\]'"):
         engram.load(root, size=16, frames=tmp_path / "frames")
     monkeypatch.setitem(sys.modules, "av", types.SimpleNamespace(open=Container))
     data = engram.load(root, size=16, frames=tmp_path / "frames")

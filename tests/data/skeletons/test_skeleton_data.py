@@ -496,7 +496,7 @@ def test_geometric_needs_its_extra(monkeypatch):
 
     monkeypatch.setitem(__import__("sys").modules, "torch_geometric", None)
     monkeypatch.setitem(__import__("sys").modules, "torch_geometric.data", None)
-    with pytest.raises(EngramError, match=r"engram\[graph\]"):
+    with pytest.raises(EngramError, match=r"engram-cl\[graph\]"):
         to_geometric(load("skeletons", per_class=10), [0])
     with pytest.raises(ValueError, match="skeletons"):
         to_geometric(load("blobs"), [0])

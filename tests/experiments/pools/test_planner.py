@@ -252,7 +252,7 @@ def test_files_stay_inside_the_directory(tmp_path: Path, name: str) -> None:
 def test_addresses_belong_to_ray_and_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadArgument, match="address: expected None, because the pool 'serial'"):
         engram.sweep([BASE], pool="serial", address="auto")
-    pytest.importorskip("ray", reason="ray is not installed: pip install engram[ray]")
+    pytest.importorskip("ray", reason="ray is not installed: pip install engram-cl[ray]")
     for address, words in {
         "ray://there:10001": "address: expected HOST:PORT of a cluster, auto or local; from out",
         "there": "address: expected HOST:PORT of a cluster, auto or local, got 'there'",
@@ -266,5 +266,5 @@ def test_without_the_package_the_pool_says_where_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(EngramError, match=r"pip install 'engram\[ray\]'"):
+    with pytest.raises(EngramError, match=r"pip install 'engram-cl\[ray\]'"):
         engram.sweep([BASE | {"method": "ER"}], pool="ray", out=tmp_path)

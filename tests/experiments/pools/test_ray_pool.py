@@ -22,7 +22,7 @@ from engram.experiments.pools.ray_pool import connect_ray
 from tests.experiments.pools.test_pools import Notes
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install engram[ray]"
+    importlib.util.find_spec("ray") is None, reason="ray is not installed: engram-cl[ray]"
 )
 
 SMALL = {"name": "mlp", "hidden": [12]}

@@ -75,7 +75,7 @@ def load_baum1(
         Take each so-many-th frame of a clip.
     frames
         A folder into which videos are unpacked where there are no frames; needs the extra
-        ``engram[video]``.
+        ``engram-cl[video]``.
     boxes
         A table of face boxes, or a function that finds a face; without, and where there is none,
         frames are cut at their centre.
@@ -196,7 +196,7 @@ def _frames(path: Path, clips: list[_Clip], unpacked: Path | None) -> dict[str, 
     videos = [one for one in below if one.stem.upper() in missing]
     if videos and unpacked is None:
         raise bad(str(path), "frames of the clips in folders of their names (or frames=FOLDER, "
-                  "into which the videos are unpacked by the extra engram[video])",
+                  "into which the videos are unpacked by the extra engram-cl[video])",
                   f"{len(videos)} videos without frames, first {videos[0].name}")  # fmt: skip
     for video in videos:
         folder = extract_frames(video, Path(unpacked or path) / video.stem)
@@ -212,7 +212,7 @@ def _number(file: Path) -> tuple[int, str]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Videos as folders of frames, by the extra engram[video]
+# Videos as folders of frames, by the extra engram-cl[video]
 
 VIDEOS = (".mp4", ".avi", ".mov", ".mkv")
 
@@ -225,7 +225,7 @@ def extract_frames(video: Path, folder: Path) -> Path:
         import av
     except ImportError:
         raise BadArgument(
-            f"{video}: videos need PyAV: pip install 'engram[video]', or unpack the frames into a "
+            f"{video}: videos need PyAV: pip install 'engram-cl[video]', or unpack frames into a "
             f"folder named {video.stem}"
         ) from None
     unfinished = folder.with_name(f".{folder.name}")

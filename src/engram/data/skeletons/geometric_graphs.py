@@ -17,7 +17,8 @@ def _graph_class() -> Any:
     try:
         from torch_geometric.data import Data as Graph
     except ImportError:
-        raise EngramError("torch_geometric is not installed: pip install 'engram[graph]'") from None
+        how = "pip install 'engram-cl[graph]'"
+        raise EngramError(f"torch_geometric is not installed: {how}") from None
     return Graph
 
 

@@ -14,6 +14,17 @@ import torch
 
 from engram.data.attributes import number_attributes
 from engram.data.conversion import PARTS, Array
+from engram.data.tables.table_schema import (
+    NO_CELLS,
+    UNITS,
+    NumericColumn,
+    TableFeature,
+    TableSchema,
+    check_missing,
+    in_utc,
+    list_cells,
+    read_moments,
+)
 from engram.data.tables.time_series import PADS, pad_series
 from engram.data.texts.tokenization import check_texts, make_tokenizer
 from engram.errors import bad, check_choice, check_float, plural, unknown
@@ -32,6 +43,7 @@ class TableOptions:
     label: str | Sequence[str] | None = None
     split: str | None = None
     categories: Sequence[str] = ()
+    dates: str | Sequence[str] | Mapping[str, str] = ()
     attributes: str | Sequence[str] = ()
     missing: str | float = "error"
     drop: str | Sequence[str] = ()
@@ -59,6 +71,19 @@ def column_names(argument: str, value: Any) -> list[str]:
     return [str(one) for one in given]
 
 
+def read_units(dates: Any) -> dict[str, str]:
+    """The unit of each column of points in time: days, unless it is said.
+
+    Examples
+    --------
+    >>> read_units("when"), read_units({"when": "hours"})
+    ({'when': 'days'}, {'when': 'hours'})
+    """
+    if isinstance(dates, Mapping):
+        return {str(column): unit for column, unit in dates.items()}
+    return dict.fromkeys(column_names("dates", dates), "days")
+
+
 def read_frame(
     kind: type[Data],
     parts: Mapping[str, Any],
@@ -74,7 +99,7 @@ def read_frame(
                if one is not None]  # fmt: skip
     about = column_names("attributes", chosen.attributes)
     others = {"drop": left, "categories": column_names("categories", chosen.categories),
-              "attributes": about}  # fmt: skip
+              "dates": list(read_units(chosen.dates)), "attributes": about}  # fmt: skip
     for argument, names in {"label": chosen.labels, "column": special, **others}.items():
         for one in names:
             if one not in frame.columns:
@@ -99,11 +124,12 @@ def read_frame(
         return _read_texts(kind, frame, part, text, chosen, name, options)
     if not features.shape[1]:
         raise bad(name, "at least one feature column besides the label", list(frame.columns))
-    table = _number_columns(features, others["categories"], name)
-    whole = repair_missing(table, frame[chosen.labels], chosen.missing, name)
+    whole = _fit(features, frame[chosen.labels], chosen, [*left, *special, *about], name)
     frame, part = frame[whole.kept], part[whole.kept]
     y, classes = table_labels(frame[chosen.labels], chosen.separator, name)
     fields: dict[str, Any] = {"columns": whole.columns, **options}
+    if chosen.series is None:
+        fields["schema"] = whole.schema
     fields["notes"] = (*options.get("notes", ()), *whole.notes)
     if whole.fill:
         fields["fill"] = True
@@ -112,6 +138,51 @@ def read_frame(
     if chosen.series is not None:
         return _group_series(kind, whole.x, y, classes, frame, part, chosen, name, fields)
     return split_by_part(kind, whole.x, y, part, classes=classes, name=name, **fields)
+
+
+def _fit(
+    features: Any, labels: Any, chosen: TableOptions, apart: Sequence[str], name: str
+) -> CompleteTable:
+    """A schema, and the features that it makes of its first table."""
+    units = read_units(chosen.dates)
+    declared = declare_features(
+        features, column_names("categories", chosen.categories), units, name
+    )
+    schema = TableSchema(
+        features=declared, missing=chosen.missing, label=tuple(chosen.labels),
+        separator=chosen.separator, apart=tuple(dict.fromkeys(apart)),
+    )  # fmt: skip
+    table = schema.read(features, name)
+    whole = repair_missing(table, labels, chosen.missing, name)
+    return replace(whole, schema=schema.with_flags(table))
+
+
+def fit_features(frame: Any, labels: Any, chosen: TableOptions, name: str) -> CompleteTable:
+    """The features of a learner's first table; `labels` are the columns that may have no gaps.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"size": [1, 2], "week": [7, 7], "kind": ["ant", "bee"]})
+    >>> chosen = TableOptions(label="kind", attributes="week")
+    >>> fit_features(frame, frame[["kind"]], chosen, "table").columns
+    ('size',)
+    """
+    about = column_names("attributes", chosen.attributes)
+    left = column_names("drop", chosen.drop)
+    columns = list(frame.columns)
+    if twice := sorted({one for one in columns if columns.count(one) > 1}):
+        raise bad(f"columns of {name}", "names that differ", twice)
+    named = {"drop": left, "attributes": about, "dates": list(read_units(chosen.dates)),
+             "categories": column_names("categories", chosen.categories)}  # fmt: skip
+    for argument, names in named.items():
+        for one in names:
+            if one not in columns:
+                raise unknown(argument, one, columns)
+    away = {*left, *about, *chosen.labels}
+    features = frame[[one for one in columns if one not in away]]
+    if not features.shape[1]:
+        raise bad(name, "at least one feature column besides the label", columns)
+    return _fit(features, labels, chosen, [*left, *about], name)
 
 
 def _recognise_text(features: Any, categories: list[str]) -> str | None:
@@ -214,44 +285,88 @@ def _join_parts(parts: Mapping[str, Any], chosen: TableOptions, name: str) -> tu
     return joined, said.to_numpy()
 
 
-def _number_columns(features: Any, categories: list[str], name: str) -> list[NumericColumn]:
-    """Each column as numbers: itself, or one column of 0 and 1 for each of its values."""
-    found = []
-    for column in features.columns:
-        values = features[column]
-        gaps = values.isna().to_numpy()
-        if pd.api.types.is_bool_dtype(values) and column not in categories:
-            found.append(NumericColumn(column, (column,), values.to_numpy()[:, None], gaps))
-        elif pd.api.types.is_numeric_dtype(values) and column not in categories:
-            if pd.api.types.is_complex_dtype(values):
-                raise bad(f"column {column!r} of {name}", "real numbers", str(values.dtype))
-            numbers = values.to_numpy(np.float64, na_value=np.nan)[:, None]
-            found.append(NumericColumn(column, (column,), numbers, gaps))
-        elif pd.api.types.is_datetime64_any_dtype(values):
-            expected = f"numbers or names (drop=[{column!r}] leaves it out)"
-            raise bad(f"column {column!r} of {name}", expected, "points in time")
-        else:
-            found.append(_one_hot(column, values, gaps, column in categories, name))
-    return found
+def declare_features(
+    features: Any, categories: Sequence[str], dates: Mapping[str, str], name: str
+) -> tuple[TableFeature, ...]:
+    """How each column becomes features: itself, or one of 0 and 1 for each of its values.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"size": [1, 2], "hue": ["red", "blue"], "wet": [True, False]})
+    >>> [(one.name, one.kind) for one in declare_features(frame, [], {}, "table")]
+    [('size', 'number'), ('hue', 'category'), ('wet', 'boolean')]
+    """
+    return tuple(
+        _declare(column, features[column], column in categories, dates.get(column), name)
+        for column in features.columns
+    )
 
 
-def _one_hot(column: str, values: Any, gaps: Array, said: bool, name: str) -> NumericColumn:
+def _declare(column: str, values: Any, said: bool, unit: str | None, name: str) -> TableFeature:
+    where = f"column {column!r} of {name}"
+    if unit is not None:
+        return _declare_time(column, values, unit, where)
+    if not said and pd.api.types.is_bool_dtype(values):
+        return TableFeature(name=column, kind="boolean")
+    if not said and _is_number(values):
+        if pd.api.types.is_complex_dtype(values):
+            raise bad(where, "real numbers", str(values.dtype))
+        return TableFeature(name=column, kind="number")
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    if not said and kind in ("datetime64", "datetime", "date"):
+        expected = (
+            f"numbers or names (dates=[{column!r}] takes the days since the first one, "
+            f"drop=[{column!r}] leaves it out)"
+        )
+        raise bad(where, expected, "points in time")
+    if kind in ("timedelta64", "timedelta"):
+        expected = f"numbers or names (frame[{column!r}].dt.total_seconds() are seconds)"
+        raise bad(where, expected, "spans of time")
+    return TableFeature(
+        name=column, kind="category", categories=_list_categories(column, values, said, name)
+    )
+
+
+def _is_number(values: Any) -> bool:
+    """Whether a column is one of numbers, whatever its type."""
+    kinds = ("integer", "floating", "mixed-integer-float", "decimal")
+    if values.dtype == object:
+        return pd.api.types.infer_dtype(values, skipna=True) in kinds
+    return bool(pd.api.types.is_numeric_dtype(values))
+
+
+def _declare_time(column: str, values: Any, unit: str, where: str) -> TableFeature:
+    check_choice(f"dates[{column!r}]", unit, UNITS)
+    moments = [one for one in read_moments(values, where) if one is not None]
+    if not moments:
+        raise bad(where, "at least one point in time", "none")
+    first = min(map(in_utc, moments)).replace(hour=0, minute=0, second=0, microsecond=0)
+    if all(one.tzinfo is None for one in moments):
+        first = first.replace(tzinfo=None)  # as the column has it
+    return TableFeature(name=column, kind="time", unit=unit, origin=first.isoformat())
+
+
+def _list_categories(column: str, values: Any, said: bool, name: str) -> tuple[Any, ...]:
+    where = f"column {column!r} of {name}"
+    there = values[~values.isna().to_numpy()]
+    cells = list_cells(there)
+    if wrong := [row for row, one in enumerate(cells) if isinstance(one, NO_CELLS)]:
+        got = f"{cells[wrong[0]]!r} in row {there.index[wrong[0]]}"
+        raise bad(where, "one number or text in each row", got)
     whole = pd.api.types.is_numeric_dtype(values)
-    kinds = sorted(values[~gaps].unique()) if whole else sorted(set(values[~gaps].map(str)))
+    kinds = sorted(set(cells)) if whole else sorted(set(map(str, cells)))
     if len(kinds) > MAX_TEXT_VALUES and not said:
         expected = (
             f"numbers, or at most {MAX_TEXT_VALUES} categories (drop=[{column!r}] leaves it out, "
             f"categories=[{column!r}] takes it as it is)"
         )
         got = f"text with {len(kinds):,} different values in {len(values):,} rows"
-        raise bad(f"column {column!r} of {name}", expected, got)
+        raise bad(where, expected, got)
+    if whole and not all(np.isfinite(one) for one in kinds):
+        raise bad(where, "finite numbers as categories", "inf")
     if not whole and not said:
         _refuse_mixed_column(column, values, kinds, name)
-    texts = values.map(str).to_numpy() if not whole else values.to_numpy()
-    table = np.stack([(texts == one) & ~gaps for one in kinds], 1) if kinds \
-        else np.zeros((len(values), 0))  # fmt: skip
-    shown = [f"{column}={one:g}" if isinstance(one, float) else f"{column}={one}" for one in kinds]
-    return NumericColumn(column, tuple(shown), table.astype(np.float64), gaps, names=True)
+    return tuple(kinds)
 
 
 def _refuse_mixed_column(column: str, values: Any, kinds: list[str], name: str) -> None:
@@ -366,19 +481,7 @@ def _indicator_columns(labels: Any, name: str) -> tuple[list[Any], list[str]]:
 # ------------------------------------------------------------------------------------------------
 # Missing values
 
-MISSING_CHOICES = ("error", "drop", "flag", "mean")
 _SHOWN = 12  # columns in a message
-
-
-@dataclass(frozen=True, eq=False)
-class NumericColumn:
-    """A column of a table as numbers, and where it has none."""
-
-    column: str
-    columns: tuple[str, ...]  # names of what it became
-    x: Array  # [N, columns]
-    gaps: Array  # [N] whether the value is missing
-    names: bool = False  # it became a column of 0 and 1 for each of its values
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,6 +493,7 @@ class CompleteTable:
     kept: Array  # [rows of the table] which of them are left
     notes: tuple[str, ...] = ()
     fill: bool = False
+    schema: TableSchema | None = None
 
 
 def describe_gaps(gaps: dict[str, int]) -> str:
@@ -408,10 +512,7 @@ def repair_missing(
     table: Sequence[NumericColumn], labels: Any, missing: Any, name: str
 ) -> CompleteTable:
     """The features, after the remedy that `missing` names."""
-    if isinstance(missing, bool) or not isinstance(missing, (int, float, str)):
-        raise bad("missing", f"{', '.join(MISSING_CHOICES)} or a number", missing)
-    if isinstance(missing, str) and missing not in MISSING_CHOICES:
-        raise bad("missing", f"{', '.join(MISSING_CHOICES)} or a number", missing)
+    check_missing(missing)
     rows = len(labels)
     gaps = {one.column: int(one.gaps.sum()) for one in table if one.gaps.any()}
     bare = labels.isna()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engram.data.checked_files import check_size
 from engram.data.dataset import Data
+from engram.data.tables.table_rows import guess_delimiter, read_csv_texts, read_parquet_table
 from engram.errors import EngramError, bad
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -39,7 +38,8 @@ def read_csv(path: Path, *, delimiter: str | None = None, header: bool = True) -
 
     try:
         if delimiter is None:
-            delimiter = _guess_delimiter(path)
+            delimiter = guess_delimiter(path)
+        names = list(read_csv_texts(path, delimiter=delimiter, rows=1).columns) if header else []
         found = pd.read_csv(
             path,
             sep=delimiter,
@@ -47,20 +47,18 @@ def read_csv(path: Path, *, delimiter: str | None = None, header: bool = True) -
             low_memory=False,
             skipinitialspace=True,
         )
+    except EngramError:
+        raise
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
         raise bad(str(path), "a table in a text file (CSV)", str(error).splitlines()[0]) from None
     if header and all(_is_number(column) for column in found.columns):
         expected = "a first line with column names (header=False if there is none)"
         raise bad(str(path), expected, list(found.columns)[:4])
+    if not isinstance(found.index, pd.RangeIndex):  # pandas takes the first field for a name
+        raise bad(str(path), f"rows of {found.shape[1]} fields, as the first one", "longer ones")
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise bad(f"columns of {path}", "names that differ", twice)
     return found.set_axis([str(column).strip() for column in found.columns], axis=1)
-
-
-def _guess_delimiter(path: Path) -> str:
-    """What stands between columns, by the first line."""
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as stream:
-        line = stream.readline()
-    return max(",;\t", key=line.count)
 
 
 def _is_number(text: Any) -> bool:
@@ -69,23 +67,6 @@ def _is_number(text: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def read_parquet(path: Path) -> Any:
-    """The table of a Parquet file, or the reason why it is none."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        told = pq.read_metadata(path)
-        check_size(str(path), told.num_rows * told.num_columns * 8, path.stat().st_size)
-        table = pq.read_table(path)
-        table.validate(full=True)
-        return table.to_pandas()
-    except EngramError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise bad(str(path), "a Parquet file", str(error).splitlines()[0]) from None
 
 
 def _make_reader(
@@ -126,7 +107,7 @@ load_csv = _make_reader(
     "A table from a CSV file; `test` and `valid` are further files, found from here or beside it.",
 )
 load_parquet = _make_reader(
-    read_parquet,
+    read_parquet_table,
     lambda path: path.stem,
     "A table from a Parquet file; `test` and `valid` are further files.",
 )

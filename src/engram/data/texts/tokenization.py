@@ -131,7 +131,7 @@ class Tokenizer:
         try:
             import tokenizers
         except ImportError as error:
-            how = f"the package tokenizers for {self.name!r}: pip install 'engram[text]'"
+            how = f"the package tokenizers for {self.name!r}: pip install 'engram-cl[text]'"
             raise bad("tokenizer", how, f"none ({error})") from None
         assert self._file is not None
         wanted = MINILM_SHA256 if self.name == "minilm" else self.sha256

@@ -217,7 +217,7 @@ def _memory_key(group: WorkerGroup) -> Any:
 
 
 CONNECT_SECONDS = 5.0  # seconds for an address to answer
-INSTALL = "pip install 'engram[ray]'"
+INSTALL = "pip install 'engram-cl[ray]'"
 
 
 @dataclass(frozen=True)

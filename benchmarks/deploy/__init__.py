@@ -1,0 +1,1 @@
+"""What deployed models promise: the gate of a store, and kills while it writes."""
