@@ -112,6 +112,13 @@ def test_one_with_a_long_queue_does_not_hold_up_the_others(files, tmp_path):
     assert order == [("numbers", 1), ("pairs", 1), ("numbers", 2), ("numbers", 3)]
 
 
+def test_a_service_that_cannot_start_lets_go_of_its_models(files, tmp_path):
+    path = shutil.copy(files["numbers"], tmp_path / "one.engram")
+    with pytest.raises(EngramError, match="two"):
+        Service({"one": path, "two": tmp_path / "two.engram"}, device="cpu")
+    Service(path, device="cpu").stop()
+
+
 def test_names_of_models():
     assert list(service_names("a.engram", "b=x/a.engram")) == ["a", "b"]
     assert list(service_names("my model!.engram")) == ["my-model-"]

@@ -63,7 +63,7 @@ class RequestLimits:
 
     max_request_bytes: int = 16 << 20
     max_pending: int = 128
-    max_pending_bytes: int = 128 << 20
+    max_pending_bytes: int = 64 << 20  # read from JSON they take ten times as much
     read_seconds: float = 10.0
     answer_seconds: float = 60.0
     connections: int = 512

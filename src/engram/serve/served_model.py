@@ -9,7 +9,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engram.deploy.calibration import DEFAULT_RATE
 from engram.deploy.deployed_learner import Learner
@@ -27,6 +27,13 @@ from engram.serve.training_process import LearningOutcome, TrainingProcess
 from engram.serve.training_worker import find_job
 
 LOG = logging.getLogger("engram.serve")
+
+
+class ServedLearner(NamedTuple):
+    """What answers: replaced in one assignment, so that readers see the old one or the new one."""
+
+    learner: Learner
+    version: int | None = None
 
 
 class ServedModel:
@@ -59,7 +66,7 @@ class ServedModel:
         self._claims = Claims(folder)
         if not self._claims.take("serve"):
             raise RecordError(f"{self.path}: is served by another process")
-        self.learner = self._open()
+        self._served = self._open()
         self.jobs = JobQueue(folder, self._last_job(), most=queue)
         # unique to this process: a training process left by another service may still write
         self._next = folder / f"next-{os.getpid()}.engram"
@@ -70,6 +77,16 @@ class ServedModel:
     def close(self) -> None:
         """Let other processes serve the file."""
         self._claims.close()
+
+    @property
+    def learner(self) -> Learner:
+        """The learner that answers now."""
+        return self._served.learner
+
+    @property
+    def version(self) -> int | None:
+        """Number of the version that is served; None without versions."""
+        return self._served.version
 
     # -- requests ----------------------------------------------------------------------------------
     def predict(self, x: Any, task: int | None, probabilities: bool) -> dict[str, Any]:
@@ -173,9 +190,9 @@ class ServedModel:
         LOG.log(logging.INFO if job.state == "learnt" else logging.WARNING, told)
 
     # -- what a file does, and a store of versions does otherwise ----------------------------------
-    def _open(self) -> Learner:
-        """Load the learner that is served at first."""
-        return Learner.load(self.path, device=self.device, trust=self.trust)
+    def _open(self) -> ServedLearner:
+        """Load what is served at first."""
+        return ServedLearner(Learner.load(self.path, device=self.device, trust=self.trust))
 
     def _last_job(self) -> int:
         """Return the number of the task that was learnt last."""
@@ -192,12 +209,7 @@ class ServedModel:
             raise EngramError("the process that learns has written another task's model")
         os.replace(self._next, self.path)
         sync(self.path.parent)
-        self.learner = fresh  # one assignment: readers see the old one or the new one
-
-    @property
-    def version(self) -> int | None:
-        """Number of the version that is served; None without versions."""
-        return None
+        self._served = ServedLearner(fresh)
 
     def follow(self) -> None:
         """Serve what others have changed since."""
@@ -218,10 +230,9 @@ class ServedStore(ServedModel):
     after a roll-back, and when another process has changed it (`follow`).
     """
 
-    def _open(self) -> Learner:
+    def _open(self) -> ServedLearner:
         self.store = ModelStore(self.path, device=self.device, trust=self.trust)
-        self._version = self.store.current.number
-        return self.store.learner
+        return ServedLearner(self.store.learner, self.store.current.number)
 
     def _last_job(self) -> int:
         made = find_job(self.store)
@@ -233,14 +244,10 @@ class ServedStore(ServedModel):
     def _take_over(self, job: LearningJob) -> None:
         self.follow()
 
-    @property
-    def version(self) -> int | None:
-        return self._version
-
     def follow(self) -> None:
         fresh = self.store.learner
         if fresh is not self.learner:
-            self.learner, self._version = fresh, self.store.current.number
+            self._served = ServedLearner(fresh, self.store.current.number)
 
     def require_store(self) -> ServedStore:
         return self
