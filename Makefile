@@ -9,10 +9,12 @@ STAMP := $(VENV)/.engram-installed
 # Tests start many interpreters; without bytecode each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Interpreters under which `make wheel` tries the wheel.
-PYTHONS ?= python3.12 python3.13
+# Interpreters under which `make wheel` tries the wheel; those that are missing are named.
+PYTHONS ?= python3.11 python3.12 python3.13
+# What must pass before `make release` tags.
+CHECK ?= .ci/run
 
-.PHONY: help demo test faults style lint bench docs wheel clean .venv
+.PHONY: help demo test faults style lint bench docs wheel release clean .venv
 
 help:
 	@echo "make demo    run the demonstration (engram demo)"
@@ -22,6 +24,7 @@ help:
 	@echo "make bench   speed against a bare PyTorch loop and what is recorded (RECORD=--record renews)"
 	@echo "make docs    the documentation as a site in build/site, examples run"
 	@echo "make wheel   build the wheel; install it and run the demonstration outside the checkout (PYTHONS)"
+	@echo "make release VERSION=1.2.3  version, changelog, checks (CHECK=$(CHECK)), build, commit, tag"
 	@echo "make clean   remove caches and build output (keeps $(VENV))"
 
 # Installed once, and again when the requirements change. An existing environment is kept.
@@ -62,13 +65,19 @@ docs: $(STAMP)
 
 # A fresh environment for each interpreter, in a folder from which the checkout is not seen.
 wheel: $(STAMP)
+	rm -f dist/engram_cl-*.whl
 	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 	set -e; for python in $(PYTHONS); do \
+	  if ! $$python --version; then echo "$$python is not here: skipped"; continue; fi; \
 	  place="$$(mktemp -d)"; $$python -m venv "$$place/venv"; \
-	  "$$place/venv/bin/pip" install --quiet -c constraints.txt dist/engram-*.whl; \
+	  "$$place/venv/bin/pip" install --quiet -c constraints.txt dist/engram_cl-*.whl; \
 	  (cd "$$place" && env -u PYTHONPATH venv/bin/engram demo); \
 	  test -s "$$place/runs/demo/report.html"; rm -rf "$$place"; \
 	done
+
+release: $(STAMP)
+	$(PYTHON) -m pip install --quiet --no-compile -c constraints.txt -e '.[release]'
+	$(PYTHON) .ci/release.py "$(VERSION)" --check "$(CHECK)"
 
 clean:
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

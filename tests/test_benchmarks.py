@@ -20,6 +20,7 @@ from benchmarks.peers.engram_side import make_job
 from benchmarks.peers.job import Job, Network, Settings, read_answers
 from benchmarks.pretrained import clinc
 from benchmarks.pretrained import orders as class_orders
+from benchmarks.pretrained.shared_statistics import share_statistics
 from benchmarks.reproduce import (
     divergence,
     first_task,
@@ -503,15 +504,25 @@ def test_what_became_slower_is_named(bench, capsys):
     assert run("--entries", "steady") == 0
     assert run("--record") == 0  # it is accepted as it is now
     assert run() == 0
+    lines = pd.read_csv(file.with_name(ratios.HISTORY))
+    assert lines["ratio"].tolist() == [1.0, 1.0, 1.06, 1.0]
+    assert tuple(lines) == ratios.COLUMNS
     spent["quick"] = 0.5
     assert run() == 0
     assert "faster" in capsys.readouterr().out
 
 
 def test_recorded_entries_exist():
+    lines = pd.read_csv(ratios.RECORDED.with_name(ratios.HISTORY))
+    assert tuple(lines) == ratios.COLUMNS
+    last = lines.drop_duplicates(["data", "entry"], keep="last").set_index(["data", "entry"])
     for data, known in json.loads(ratios.RECORDED.read_text()).items():
         assert data in ("mnist", "digits")
-        assert known.keys() - {"torch", "machine"} <= ENTRIES.keys()
+        own = known.keys() - {"torch", "machine"}
+        assert own <= ENTRIES.keys()
+        assert {name: last.loc[(data, name), "ratio"] for name in own} == {
+            name: known[name]["ratio"] for name in own
+        }
 
 
 @pytest.mark.parametrize("method", [name for name, one in ENTRIES.items() if one.usual])
@@ -626,8 +637,15 @@ def test_novelty_of_texts_by_stage(tmp_path, monkeypatch):
     data, other = engram.load("requests", per_class=10), engram.load("chatter", rows=50)
     outside = replace(other, valid=other.test, test=other.train[:1])
     model = {"name": "transformer", "width": 16, "depth": 1, "freeze": True}
+    whole, some = (clinc.choose_rows(data, rows, tested=rows) for rows in (0, 3))
+    assert len(some.train) == 3 * data.n_classes
+    assert len(some.test) == 2 * data.n_classes  # all that there are
+    late = [clinc.OutOfScope(1)]
+    lines = clinc.measure(some, outside, 0, [methods.NCM()], model=model, probes=late)
+    assert lines["rows"].tolist() == [3, 3]
+    assert lines["auroc"].isna().tolist() == [True, False]
     for order in (0, 1, 1):
-        lines = clinc.measure(data, outside, order, [methods.NCM()], model=model)
+        lines = clinc.measure(whole, outside, order, [methods.NCM()], model=model)
         clinc.save(lines, tmp_path / "lines.csv")
     found = pd.read_csv(tmp_path / "lines.csv")
     assert found[["order", "tasks"]].to_numpy().tolist() == [[0, 1], [0, 2], [1, 1], [1, 2]]
@@ -642,10 +660,29 @@ def test_orders_of_classes_go_on_where_they_ended(tmp_path, capsys):
     some = ["--methods", "NCM,SLDA", "--tasks", "5", "--out", str(out)]
     class_orders.main([*some, "--orders", "1"])
     first = out.read_text(encoding="utf-8")
-    class_orders.main([*some, "--orders", "2"])
+    class_orders.main([*some, "--orders", "2", "--check", "1"])
     assert out.read_text(encoding="utf-8").startswith(first)
     found = pd.read_csv(out)
     assert list(found["method"]) == ["NCM", "SLDA"] * 2
     assert list(found["order"]) == [0, 0, 1, 1]
     assert found["final"].between(0.5, 1).all()
-    assert "SLDA: 2 orders" in capsys.readouterr().out
+    assert found["stages"].str.split().str.len().eq(5).all()
+    said = capsys.readouterr().out
+    assert "SLDA: 2 orders" in said
+    assert "SLDA: 1 orders differ from runs by 0" in said
+
+
+@pytest.mark.parametrize(
+    "method",
+    [methods.SLDA(relative=True, shrinkage=0.1), methods.RanPAC(width=40),
+     methods.RanPAC(width=40, ridge=10.0)],
+)  # fmt: skip
+def test_shared_statistics_answer_as_runs(method):
+    data = class_orders.make_features("digits", {"name": "mlp", "hidden": [30]})
+    shared = share_statistics(data, method)
+    assert class_orders.check_statistics(shared, data, method, orders=2, per_task=2) < 1e-9
+    with pytest.raises(SystemExit, match="differ from runs"):
+        class_orders.check_statistics(
+            share_statistics(replace(data, y=data.y.roll(1, 0)), method), data, method, 1, 2
+        )
+    assert share_statistics(data, methods.NCM()) is None

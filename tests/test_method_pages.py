@@ -41,9 +41,9 @@ VERBS = ("replay", "prologue", "phases", "networks", "start", "loss", "remember"
 # in none of the benchmarks
 OUTSIDE = {
     "AdamNSCL", "APER", "BiC", "CBRS", "ClassifierAlignment", "CLSER", "CODAPrompt", "DERpp",
-    "DualPrompt", "DynamicER", "EASE", "ERACE", "FeCAM", "FOSTER", "GDumb", "GPM", "GSS", "HAT",
-    "InfLoRA", "Join", "L2P", "LaMAML", "MER", "MIR", "NCM", "OWM", "PackNet", "PCR", "PNN",
-    "PODNet", "RanPAC", "SCR", "SLCA", "SLDA", "SupSup", "WA", "XDER",
+    "DualPrompt", "DynamicER", "EASE", "ERACE", "FDR", "FeCAM", "FOSTER", "GDumb", "GPM", "GSS",
+    "HAT", "InfLoRA", "Join", "L2P", "LaMAML", "MER", "MIR", "NCM", "OWM", "PackNet", "PCR", "PNN",
+    "PODNet", "RanPAC", "SCR", "SeparateNetworks", "SLCA", "SLDA", "SupSup", "WA", "XdG", "XDER",
 }  # fmt: skip
 NO_NAME = "no such name"
 

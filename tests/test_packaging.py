@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import re
 import runpy
+import shutil
+import subprocess
+import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "engram"
@@ -55,7 +62,7 @@ def name_of(requirement: str) -> str:
 
 
 def test_what_results_are_sent_with_is_pinned():
-    for extra in ("export", "docs"):
+    for extra in ("export", "docs", "release"):
         assert {name_of(each) for each in extras()[extra]} <= set(pins())
 
 
@@ -67,7 +74,7 @@ def test_every_extra_is_used_and_described():
     # MLflow needs two for its database, torch one for ONNX; nobody else imports them.
     modules = {"mlflow-skinny": "mlflow", "torch-geometric": "torch_geometric",
                "pytorch-ood": "pytorch_ood", "prometheus-client": "prometheus_client"}  # fmt: skip
-    for extra in set(extras()) - {"dev", "docs"}:
+    for extra in set(extras()) - {"dev", "docs", "release"}:
         for each in map(name_of, extras()[extra]):
             if each not in ("sqlalchemy", "alembic", "onnxscript"):
                 module = modules.get(each, each)
@@ -97,6 +104,53 @@ def test_the_address_is_given_in_one_place():
     assert all(url.startswith("https://host/owner/engram") for url in urls.values())
     # made-up hosts of examples are example.com, and nothing links there
     assert "example" not in CONFIG["tool"]["engram"]["repository"]
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory):
+    """The wheel and the source distribution, built from a copy of what they are made of."""
+    place = tmp_path_factory.mktemp("build")
+    shutil.copytree(
+        ROOT / "src", place / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+    )
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in",
+                 "CHANGELOG.md", "CITATION.cff"):  # fmt: skip
+        shutil.copy(ROOT / name, place)
+    (place / "benchmarks").mkdir()
+    (place / "benchmarks" / "large.csv").write_text("not for users")
+    build = "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+    subprocess.run([sys.executable, "-c", build], cwd=place, check=True, capture_output=True)
+    (wheel,), (source,) = (place / "dist").glob("*.whl"), (place / "dist").glob("*.tar.gz")
+    return zipfile.ZipFile(wheel), tarfile.open(source)
+
+
+def test_the_wheel_has_the_package_and_its_licence(distributions):
+    wheel, _ = distributions
+    version = runpy.run_path(str(PACKAGE / "__init__.py"))["__version__"]
+    about = f"engram_cl-{version}.dist-info"
+    own = {p.relative_to(PACKAGE.parent).as_posix() for p in PACKAGE.rglob("*") if p.is_file()}
+    own = {name for name in own if "__pycache__" not in name}
+    rest = set(wheel.namelist()) - own
+    assert own <= set(wheel.namelist())
+    assert rest == {
+        f"{about}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt",
+                                       "top_level.txt", "licenses/LICENSE")
+    }  # fmt: skip
+    assert sum(one.compress_size for one in wheel.infolist()) < 4 << 20
+    facts = wheel.read(f"{about}/METADATA").decode()
+    for line in ("Name: engram-cl", f"Version: {version}", "License-Expression: MIT",
+                 "License-File: LICENSE", "Description-Content-Type: text/markdown"):  # fmt: skip
+        assert f"\n{line}\n" in facts
+    assert ("Project-URL:" in facts) == bool(CONFIG["tool"]["engram"]["repository"])
+    assert "engram = engram.cli:main" in wheel.read(f"{about}/entry_points.txt").decode()
+
+
+def test_the_source_distribution_builds_the_package_and_has_no_more(distributions):
+    _, source = distributions
+    names = {name.partition("/")[2] for name in source.getnames()}
+    assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md"} <= names
+    assert "src/engram/py.typed" in names
+    assert not [name for name in names if name.startswith(("tests", "benchmarks", "docs"))]
 
 
 def test_extras_bring_something():

@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.novelty.alarms`` writes ``alarms.csv`` beside this file. Every seed divides
 all rows anew into test rows and others, so that both come from the same distribution; the last two
-classes are never learnt, and their test rows show the power.
+classes are never learnt, and their test rows show the power. Detectors keep what they fitted to a
+task (``refit="never"``), or are fitted again after every task to the rows of the memory.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import engram
 DETECTORS = ("Softmax", "Energy", "ODIN", "Mahalanobis", "KNN")
 TASKS, PER_TASK, TEST, CALIBRATION, RATE = 4, 2, 0.2, 60, 0.05
 COVERED = 0.99  # of the bands
+CELL = ("refit", "detector", "tasks", "per_class")
 
 
-def one_seed(seed: int, epochs: int) -> list[dict[str, object]]:
+def one_seed(seed: int, epochs: int, refit: str) -> list[dict[str, object]]:
     """Counts of one seed: alarms among test rows of known classes, and of classes never learnt."""
     data, rng = engram.load("digits"), np.random.default_rng(seed)
     x, y = data.x.numpy(), data.labels.numpy()
@@ -30,7 +32,7 @@ def one_seed(seed: int, epochs: int) -> list[dict[str, object]]:
     test, train = np.split(place, [round(TEST * len(y))])
     learner = engram.Learner(
         "ER", {"name": "mlp", "hidden": [100]}, memory=200, detectors=DETECTORS, epochs=epochs,
-        calibration=CALIBRATION, device="cpu", seed=seed,
+        calibration=CALIBRATION, refit=refit, device="cpu", seed=seed,
     )  # fmt: skip
     lines: list[dict[str, object]] = []
     for task in range(TASKS):
@@ -46,7 +48,8 @@ def one_seed(seed: int, epochs: int) -> list[dict[str, object]]:
                     for rows in (known, never)
                 ]
                 lines.append({
-                    "seed": seed, "detector": detector, "tasks": task + 1, "per_class": per_class,
+                    "seed": seed, "refit": refit, "detector": detector, "tasks": task + 1,
+                    "per_class": per_class,
                     "rows": len(known), "alarms": int(found[0].alarm.sum()),
                     "novel": len(never), "found": int(found[1].alarm.sum()), "accuracy": right,
                     "calibration": len(learner.snapshot.calibration.y),
@@ -62,7 +65,7 @@ def summary(lines: pd.DataFrame) -> pd.DataFrame:
     the chance of calibration rows in, too: alarms of a seed are then beta-binomial.
     """
     rng, found = np.random.default_rng(0), []
-    for name, own in lines.groupby(["detector", "tasks", "per_class"], sort=False):
+    for name, own in lines.groupby(list(CELL), sort=False):
         rows, alarms = int(own["rows"].sum()), int(own["alarms"].sum())
         low, high = binom.interval(COVERED, rows, RATE)
         least = np.floor(RATE * (own["calibration"] + 1)).astype(int)
@@ -72,7 +75,7 @@ def summary(lines: pd.DataFrame) -> pd.DataFrame:
         )
         near, far = np.quantile(drawn, [(1 - COVERED) / 2, (1 + COVERED) / 2])
         found.append({
-            **dict(zip(("detector", "tasks", "per_class"), name, strict=True)),
+            **dict(zip(CELL, name, strict=True)),
             "seeds": len(own), "rows": rows, "false_alarms": alarms / rows,
             "binomial_low": low / rows, "binomial_high": high / rows,
             "within_binomial": low <= alarms <= high,
@@ -90,7 +93,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("alarms.csv"))
     asked = parser.parse_args()
     began = time.perf_counter()
-    lines = [line for seed in range(asked.seeds) for line in one_seed(seed, asked.epochs)]
+    lines = [
+        line
+        for refit in ("never", "memory")
+        for seed in range(asked.seeds)
+        for line in one_seed(seed, asked.epochs, refit)
+    ]
     found = summary(pd.DataFrame(lines))
     found.to_csv(asked.out, index=False)
     print(found.to_string())

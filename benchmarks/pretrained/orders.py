@@ -3,9 +3,12 @@
     python -m benchmarks.pretrained.orders --data cifar100 --tasks 10 --orders 200 \\
         --model '{"name": "efficientnet_lite0", "pretrained": true}'
 
-The frozen network passes over all rows once. Every order is then a run of each method, and adds a
-line to the file, so that an interrupted call goes on where it ended. At the end the mean, the
-deviation, the least and the largest value over orders are printed.
+The frozen network passes over all rows once. SLDA and RanPAC make statistics of each class once,
+from which every order is solved (`benchmarks.pretrained.shared_statistics`); ``--check 3`` compares
+three orders with `engram.run`. Other methods are run in each order. An order adds a line to the
+file, so that an interrupted call goes on where it ended. At the end the mean, the deviation, the
+least and the largest value over orders are printed. ``final`` is the accuracy after the last task,
+``incremental`` its mean over all stages, the other columns that after each task.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import engram
+from benchmarks.pretrained.shared_statistics import SharedStatistics, share_statistics
 from engram import keys
 from engram.data.dataset import Data
 from engram.engine.factory import LearnerFactory
@@ -31,7 +35,8 @@ from engram.engine.run_definition import Run
 from engram.methods import NCM, SLDA, Finetune, RanPAC
 from engram.methods.method import Method
 
-COLUMNS = ("method", "order", "final", "incremental", "seconds")
+COLUMNS = ("method", "order", "final", "incremental", "seconds", "stages")
+TOLERANCE = 1e-5  # between what is shared and a run
 METHODS = "NCM,SLDA,RanPAC"
 
 
@@ -68,14 +73,33 @@ def choose_methods(names: str, width: int, ridge: float) -> dict[str, Method]:
     return {name: every[name] for name in names.split(",")}
 
 
-def measure(data: Data, method: Method, order: Sequence[int], per_task: int) -> tuple[float, float]:
-    """Return the accuracy after the last task, and its mean over all stages."""
+def measure(data: Data, method: Method, order: Sequence[int], per_task: int) -> list[float]:
+    """Return the mean accuracy of the tasks so far after each task, by a run."""
     stream = engram.class_incremental(data, classes_per_task=per_task, order=list(order))
     result = engram.run(stream, method=method, model=Given, device="cpu", epochs=1)
-    table = result.summary()
-    return float(table["average_accuracy"].iloc[0]), float(
-        table["average_incremental_accuracy"].iloc[0]
-    )
+    (matrix,) = np.asarray(result.matrix)
+    return [float(row[: stage + 1].mean()) for stage, row in enumerate(matrix)]
+
+
+def draw_order(number: int, classes: int) -> list[int]:
+    """Return an order of classes by its number."""
+    found: list[int] = keys.permutation(keys.fold(0, "orders", number), classes, classes).tolist()
+    return found
+
+
+def check_statistics(
+    shared: SharedStatistics, data: Data, method: Method, orders: int, per_task: int
+) -> float:
+    """Return the largest difference to runs over some orders; end if it is not tiny."""
+    most = 0.0
+    for number in range(orders):
+        order = draw_order(number, data.n_classes)
+        known = shared.accuracies(order, per_task)
+        run = measure(data, method, order, per_task)
+        most = max(most, *(abs(a - b) for a, b in zip(known, run, strict=True)))
+    if most > TOLERANCE:
+        raise SystemExit(f"{method}: shared statistics differ from runs by {most}")
+    return most
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -87,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--width", type=int, default=2000)
     parser.add_argument("--ridge", type=float, default=0.0, help="0: chosen after each task")
+    parser.add_argument("--check", type=int, default=0, help="orders to compare with runs")
     parser.add_argument("--out", type=Path, default=Path("orders.csv"))
     given = parser.parse_args(arguments)
     methods = choose_methods(given.methods, given.width, given.ridge)
@@ -103,19 +128,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
         writer = csv.writer(file, lineterminator="\n")
         if not done:
             writer.writerow(COLUMNS)
-        for number in range(given.orders):
-            order = keys.permutation(
-                keys.fold(0, "orders", number), data.n_classes, data.n_classes
-            ).tolist()
-            for name, method in methods.items():
-                if (name, number) in done:
-                    continue
-                began = time.perf_counter()
-                final, mean = measure(data, method, order, data.n_classes // given.tasks)
-                spent = time.perf_counter() - began
-                writer.writerow([name, number, f"{final:.5f}", f"{mean:.5f}", f"{spent:.2f}"])
-                file.flush()
+        for name, method in methods.items():
+            _add_orders(writer, file, given, data, name, method, done)
     describe(given.out)
+
+
+def _add_orders(
+    writer: Any, file: IO[str], given: argparse.Namespace, data: Data, name: str, method: Method,
+    done: set[tuple[str, int]],
+) -> None:  # fmt: skip
+    """Write a line for each order that has none yet."""
+    per_task = data.n_classes // given.tasks
+    missing = [number for number in range(given.orders) if (name, number) not in done]
+    if not missing and not given.check:
+        return
+    began = time.perf_counter()
+    shared = share_statistics(data, method)
+    if shared is not None:
+        print(f"{name}: statistics in {time.perf_counter() - began:.0f} s", flush=True)
+        if given.check:
+            most = check_statistics(shared, data, method, given.check, per_task)
+            print(f"{name}: {given.check} orders differ from runs by {most:.1g}", flush=True)
+    for number in missing:
+        began = time.perf_counter()
+        order = draw_order(number, data.n_classes)
+        found = (
+            measure(data, method, order, per_task)
+            if shared is None
+            else shared.accuracies(order, per_task)
+        )
+        spent = time.perf_counter() - began
+        stages = " ".join(f"{one:.4f}" for one in found)
+        final, mean = f"{found[-1]:.5f}", f"{np.mean(found):.5f}"
+        writer.writerow([name, number, final, mean, f"{spent:.2f}", stages])
+        file.flush()
 
 
 def describe(path: Path) -> None:

@@ -7,7 +7,7 @@ Engram, done in turn in one process on one thread. The ratio is that of the leas
 other processes can only add to a time, and what slows the whole machine slows both. A ratio beyond
 its recorded one by more than its noise band is measured once more, and if it stays, it is named and
 the exit code is 1. The band is twice the spread of several rounds when the ratio was recorded, and
-5 % at least. `--record` renews ratios and bands.
+5 % at least. `--record` renews ratios and bands, and adds a line for each entry to `history.csv`.
 
 Work: MNIST in five tasks of two digits, MLP of two hidden layers of 256, Adam 1e-3, batch size 64,
 one epoch per task, evaluation of the tasks learnt so far after every task. MNIST is found in
@@ -27,6 +27,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import csv
 import json
 import platform
 import statistics
@@ -34,16 +35,20 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import engram
 from benchmarks.speed.beside_avalanche import Avalanche
 from benchmarks.speed.entries import ENTRIES, Entry, Work, epochs, images, split_stream
 from engram.errors import check_choice
 
 RECORDED = Path(__file__).with_name("recorded.json")
+HISTORY = "history.csv"  # beside what is recorded
+COLUMNS = ("date", "version", "data", "entry", "ratio", "low", "high", "torch", "machine")
 LEAST_BAND = 0.05  # of the ratio: what two versions with the same speed may differ by
 ROUNDS = 3  # when a ratio is recorded
 NOISY = 0.10  # a band in which real changes hide
@@ -139,6 +144,21 @@ def measure(
     return row
 
 
+def add_history(path: Path, row: Mapping[str, Any], data: str) -> None:
+    """Add a line for a recorded ratio, with the lowest and highest of its rounds."""
+    facts = {
+        "date": datetime.now(UTC).date().isoformat(), "version": engram.__version__, "data": data,
+        "low": min(row["rounds"]), "high": max(row["rounds"]), "torch": torch.__version__,
+        "machine": platform.machine(),
+    }  # fmt: skip
+    fresh = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        if fresh:
+            writer.writeheader()
+        writer.writerow({**row, **facts})
+
+
 def print_row(row: Mapping[str, Any], entry: Entry, recorded: Mapping[str, float] | None) -> None:
     words = [f"{row['entry']:12s} {row['ratio']:.3f}"]
     if recorded is not None:
@@ -186,6 +206,7 @@ def main(words: Sequence[str] | None = None, entries: Mapping[str, Entry] = ENTR
                 known[name] = {"ratio": row["ratio"], "band": row["band"], "rounds": row["rounds"]}
                 known["torch"], known["machine"] = torch.__version__, platform.machine()
                 given.recorded.write_text(json.dumps(whole, indent=1) + "\n")
+                add_history(given.recorded.with_name(HISTORY), row, images().name)
                 if row["band"] > NOISY:
                     print(f"{name}: rounds differ too much; record again on a quieter machine")
     if given.out:

@@ -197,7 +197,7 @@ def test_no_file_of_a_store_holds_forgotten_rows(store, rows):
     found = store.forget(rows=gone, note="asked by letter")
     assert not every_row(store.folder) & hashes(gone)
     assert every_row(store.folder)
-    assert found.remains[-1].startswith("so were those of 2 other versions")
+    assert found.remains[-1].startswith("weights of 2 other versions stay")
     version = store.current
     assert (version.number, version.how, version.note) == (4, "forgot", "asked by letter")
     assert version.metrics["removed"]["rows"] == found.rows

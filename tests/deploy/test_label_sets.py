@@ -147,8 +147,12 @@ def test_novelty_by_detectors_that_suppose_no_single_label(tree):
     assert learner.novelty(x).shape == (80,)
     with refuses("detectors"):
         learner.novelty(x, detector="Softmax")
-    with refuses("detectors"):
-        taught(Learner("ER", MODEL, detectors=["Mahalanobis"], **LR), tree, [0])
+    further = ["MaxLogit", "ReAct", "ASH", "DICE", "NNGuide", "ViM"]
+    learner = taught(Learner("ER", MODEL, detectors=further, **{**LR, "epochs": 1}), tree, [0, 1])
+    assert all(np.isfinite(learner.novelty(x, detector=one)).all() for one in further)
+    for name in ("Mahalanobis", "RMD", "SHE", "GEN", "KLMatching", "GradNorm", "FDBD"):
+        with refuses("detectors"):
+            taught(Learner("ER", MODEL, detectors=[name], **LR), tree, [0])
 
 
 def test_the_program_that_is_exported_gives_the_same_probabilities(tree):

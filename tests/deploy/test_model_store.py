@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import threading
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.deploy import gate
 from engram import Gate, Learner, ModelStore
 from engram.cli import app
 from engram.deploy.gate import Check, column_distances, fall_bound, share_bounds
@@ -130,6 +133,15 @@ def test_good_weeks_are_served(store):
     assert len(set(store.versions().fingerprint)) == 4
 
 
+def test_weeks_of_the_benchmark(monkeypatch):
+    monkeypatch.setattr(gate, "WEEKS", 1)
+    lines = pd.DataFrame(gate.one_seed(2))
+    assert lines.kind[lines.accepted].tolist() == ["good"]
+    found = gate.summary(lines)
+    assert (found.largest_fall <= 0.05).all()
+    assert found.weeks.tolist() == [1] * 6
+
+
 def test_too_few_kept_rows_are_said(begun, tmp_path):
     strict = ModelStore.create(tmp_path / "store", begun, gate=Gate(margin=0.01))
     version = strict.learn(*week(1))
@@ -248,6 +260,32 @@ def test_readers_follow_and_one_writes(store):
     other.close()
     store.rollback(1)
     assert reader.learner.tasks == 1
+
+
+def test_others_predict_while_it_learns(store):
+    tests, _ = week(9)
+    before, found = store.learner.predict(tests), []
+
+    def ask(steps, of):
+        other = threading.Thread(target=lambda: found.append(store.learner.predict(tests)))
+        other.start()
+        other.join(60)
+
+    assert store.learn(*week(1), progress=ask).accepted
+    assert found
+    assert all((one == before).all() for one in found)
+
+
+def test_a_creation_that_was_killed_is_done_again(begun, tmp_path):
+    folder = tmp_path / "store"
+    ModelStore.create(folder, begun)
+    (folder / "store.json").unlink()
+    (folder / "versions/.000001.json.tmp-0-0-0").write_text("half")
+    assert ModelStore.create(folder, begun).current.number == 1
+    (folder / "store.json").unlink()
+    (folder / "mine.txt").write_text("")
+    with pytest.raises(BadArgument, match="a new or an empty folder"):
+        ModelStore.create(folder, begun)
 
 
 def test_a_learning_that_was_decided_is_published(store):

@@ -1,7 +1,8 @@
 """Write the numbers anew, or hold two versions of the code against each other to the last bit.
 
 ``--write numbers`` after a change of numbers that is meant, ``--write ids`` after one of ids
-(then ``--write directories`` as well, because a directory goes on under its id).
+(then ``--write directories`` as well, because a directory goes on under its id), ``--write names``
+after one of public names, signatures, commands or formats.
 ``--exact FILE`` before a change and ``--compare FILE`` after it, on the same machine.
 """
 
@@ -19,9 +20,11 @@ import torch
 from tests.frozen.cases import NAMES, STEADY, numbers_of, write_directories
 from tests.frozen.digests import differences, exact, robust
 from tests.frozen.ids import ids
+from tests.frozen.public_names import list_public_names
 
 HERE = Path(__file__).parent
 NUMBERS, IDS = HERE / "numbers.json", HERE / "ids.json"
+PUBLIC = HERE / "public_names.txt"
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -51,8 +54,8 @@ def compare(kept: dict[str, dict[str, str]], found: dict[str, dict[str, str]]) -
 def main() -> None:
     """Do what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.frozen", description=__doc__)
-    what = ("numbers", "ids", "directories")
-    parser.add_argument("--write", nargs="*", choices=what, help="all three if none is named")
+    what = ("numbers", "ids", "directories", "names")
+    parser.add_argument("--write", nargs="*", choices=what, help="all four if none is named")
     parser.add_argument("--exact", type=Path, metavar="FILE")
     parser.add_argument("--compare", type=Path, metavar="FILE")
     parser.add_argument("--only", default="", help="cases whose names contain this")
@@ -63,6 +66,8 @@ def main() -> None:
         chosen = asked.write or what
         if "directories" in chosen:
             write_directories()
+        if "names" in chosen:
+            PUBLIC.write_text(list_public_names(), encoding="utf-8")
         if "ids" in chosen:
             write_json(IDS, ids())
         if "numbers" in chosen:

@@ -10,10 +10,11 @@ import sys
 import pytest
 import torch
 
-from tests.frozen.__main__ import IDS, NUMBERS, compare
+from tests.frozen.__main__ import IDS, NUMBERS, PUBLIC, compare
 from tests.frozen.cases import FINISHED, RESUMED, STEADY, numbers_of
 from tests.frozen.digests import GRAPHS, RTOL, differences, exact, robust
 from tests.frozen.ids import ids
+from tests.frozen.public_names import broken_promises, list_public_names
 
 KEPT = json.loads(NUMBERS.read_text("utf-8"))
 ONCE = ("matrix", "results", "losses", "scores", "single", "multi", "state", "places")
@@ -42,6 +43,31 @@ def test_ids():
     kept = json.loads(IDS.read_text("utf-8"))
     found = ids()
     assert {name: found.get(name) for name in {*kept, *found}} == kept
+
+
+def test_public_names_and_signatures():
+    """A change here breaks what users wrote: it wants a line in the changelog, and mostly an old
+    name that goes on working (engram.renamed). Then: python -m tests.frozen --write names."""
+    assert broken_promises(PUBLIC.read_text("utf-8"), list_public_names()) == []
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "broken"),
+    [
+        ("blurry(data: Data, ", "blurry(rows: Data, ", True),  # renamed
+        ("mix: float = 0.1", "mix: float = 0.2", True),  # another default
+        ("engram card DIRECTORIES --out/-o", "engram card DIRECTORIES", True),
+        ("engram card DIRECTORIES --out/-o", "engram card DIRECTORIES --pdf --out/-o", False),
+        ("blurry(data: Data, *, ", "blurry(data: Data, *, soft: bool = False, ", False),
+        ("blurry(data: Data, *, ", "blurry(data: Data, *, soft: bool, ", True),  # and no default
+        ("class AccessError(EngramError)\n", "", True),
+        ("checkpoint of a run: engram-learner-2", "checkpoint of a run: engram-learner-3", True),
+    ],
+)
+def test_what_breaks_a_promise(was, now, broken):
+    kept = PUBLIC.read_text("utf-8")
+    assert was in kept
+    assert bool(broken_promises(kept, kept.replace(was, now))) == broken
 
 
 def test_the_command_line_reads_the_finished_directory(tmp_path):

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from engram import keys
-from engram.models import Cosine, Linear
+from engram.models import Cosine, Linear, build
 
 
 @pytest.mark.parametrize("kind", [Linear, Cosine])
@@ -86,3 +86,20 @@ def test_cosine_maps_over_runs():
 def test_sizes_are_checked(kind):
     with pytest.raises(ValueError, match="classes: expected a whole number of at least 1"):
         kind(3, 0)
+
+
+def test_xavier_weights_of_a_perceptron_and_its_head():
+    spec = {
+        "name": "mlp",
+        "hidden": [50, 20],
+        "xavier": True,
+        "head": {"name": "linear", "xavier": True},
+    }
+    net = build(spec, sample_shape=(30,), classes=10, seed=1)
+    for name, weight in net.named_parameters():
+        if name.endswith("bias"):
+            assert (weight == 0).all()
+            continue
+        bound = (6 / sum(weight.shape)) ** 0.5
+        assert 0.95 * bound < weight.abs().max() <= bound
+        assert abs(float(weight.detach().std()) - bound / 3**0.5) < 0.06 * bound

@@ -17,6 +17,7 @@ from engram.data.dataset import Data
 from engram.models import build
 from engram.models.block_views import HuggingFaceEncoder, outline_blocks, view_blocks
 from engram.models.insertions import (
+    ROWS_TOGETHER,
     Bottleneck,
     Insertion,
     Insertions,
@@ -74,6 +75,26 @@ def test_what_adds_nothing_changes_nothing(model, shape):
     for more in (Insertions(), empty(sizes.width, sizes.maps)):
         found = net.insert(x, more)
         assert torch.allclose(found.features, net(x).features, rtol=0, atol=1e-12)
+
+
+def test_texts_of_similar_length_pass_together():
+    text = {"name": "transformer", "vocabulary": 50, "width": 16, "depth": 2, "heads": 2}
+    net = build(text, sample_shape=(9,), classes=3, seed=0).double().eval()
+    rows = 2 * ROWS_TOGETHER + 3
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(1, 50, (rows, 9), generator=generator)
+    x[torch.arange(9) >= torch.randint(1, 9, (rows, 1), generator=generator)] = 0
+    shared, own = Prefix(drawn(2, 16), drawn(2, 16)), Prefix(drawn(rows, 3, 16), drawn(rows, 3, 16))
+    tokens = drawn(rows, 4, 16)
+    more = Insertions(tokens, {0: Insertion(shared), 1: Insertion(own)})
+    found, moments = net.insert(x, more).features, net.input_moments(x, more)
+    for row in range(rows):
+        one = Insertion(Prefix(own.keys[row], own.values[row]))
+        alone = Insertions(tokens[row], {0: Insertion(shared), 1: one})
+        features = net.insert(x[row : row + 1], alone).features[0]
+        assert torch.allclose(found[row], features, rtol=0, atol=1e-12)
+        moments -= net.input_moments(x[row : row + 1], alone)
+    assert moments.abs().max() < 1e-9
 
 
 def test_all_kinds_are_as_written_out():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,9 @@ from engram.errors import BadArgument, EngramError
 from engram.learner.tensor_tree import tree_map
 from engram.models.forward_pass import Output
 from engram.novelty import mahalanobis
+from tests.novelty import test_formulas as formulas
 from tests.novelty.test_detectors import Linear, Rows, facts, scores, train
+from tests.novelty.test_formulas import ASKED, BIAS, KNOWN, LABELS, WEIGHT
 
 CLASSES, WIDTH = 3, 6
 EVERY = torch.ones(CLASSES, dtype=torch.bool)
@@ -93,6 +97,55 @@ class TestParity:
         near(ours, ood.KNN(None, k=4).fit_features(x, y).predict_features(asked))
 
 
+@pytest.mark.parametrize("name", formulas.CASES)
+def test_further_detectors(ood, name):
+    """Rows, last layer and options of tests/novelty/test_formulas.py, where all classes compete."""
+    x, y, asked = (torch.from_numpy(one) for one in (KNOWN, LABELS, ASKED))
+    layer = torch.nn.Linear(*WEIGHT.shape[::-1]).double()
+    layer.weight.data, layer.bias.data = (torch.from_numpy(one) for one in (WEIGHT, BIAS))
+    layer.requires_grad_(False)
+    detector, _ = formulas.CASES[name]
+    maps = asked[:, :, None, None]
+    head = {"backbone": None, "head": lambda maps: layer(maps[:, :, 0, 0])}
+
+    def ask():
+        of = {"w": layer.weight, "b": layer.bias}
+        if name == "max_logit":
+            return ood.MaxLogit(None).predict_logits(layer(asked))
+        if name == "gen":
+            return ood.GEN(None, gamma=0.5, M=2).predict_logits(layer(asked))
+        if name == "grad_norm":
+            only = {"param_filter": lambda one: one == "weight", "temperature": 2.0}
+            return ood.GradNorm(layer, **only).to("cpu").predict(asked)
+        if name == "react":
+            one = ood.ReAct(**head, percentile=0.8).fit_feature_maps(x[:, :, None, None], y)
+            return one.predict_feature_maps(maps)
+        if name.startswith("ash"):
+            one = ood.ASH(**head, variant=name.replace(" ", "-"), percentile=0.65)
+            return one.predict_feature_maps(maps)
+        if name == "kl_matching":
+            return ood.KLMatching(None).fit_logits(layer(x), y).predict_logits(layer(asked))
+        one = {
+            "dice": lambda: ood.DICE(None, **of, p=0.6), "she": lambda: ood.SHE(None, layer),
+            "nnguide": lambda: ood.NNGuide(None, layer, k=4),
+            "fdbd": lambda: ood.fDBD(None, layer), "rmd": lambda: ood.RMD(None),
+            "vim": lambda: ood.ViM(None, d=4, **of),
+        }[name]()  # fmt: skip
+        return one.fit_features(x, y).predict_features(asked)
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.Tensor, "float", torch.Tensor.double)  # they round to single
+            patch.setattr(torch, "eye", lambda n, **_: torch.zeros(n, n))  # a ridge of covariances
+            theirs = -torch.as_tensor(ask())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    ours = formulas.rate(detector, formulas.fitted(detector), formulas.EVERY)
+    theirs = len(x) * theirs if name == "rmd" else theirs  # covariances are not divided by rows
+    assert torch.allclose(ours, theirs, atol=1e-9, rtol=1e-9)
+
+
 NAMES = ("EnergyBased", "KLMatching", "Mahalanobis", "RMD", "KNN", "SHE", "ViM", "GEN", "DICE")
 OPTIONS = {"KNN": {"k": 3}, "ViM": {"d": 2}, "DICE": {"p": 0.5}}
 
@@ -107,7 +160,7 @@ def test_wrapped_is_the_package(ood, name, rows):
     x, asked, weight = x.float(), asked.float(), weight.float()
     state["rows"]["logits"] = state["rows"]["features"] @ weight.mT
     net = Linear(weight)
-    net.params = {"net.head.weight": weight}
+    net.params = SimpleNamespace(head={"weight": weight})
     ours = detector._of(net, Output(asked, asked @ weight.mT), EVERY, state)
     theirs = detector._made(weight, torch.zeros(CLASSES))
     if hasattr(theirs, "predict_logits"):

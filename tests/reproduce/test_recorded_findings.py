@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from benchmarks.reproduce import recorded_findings as tool
-from engram.reproduce.papers import PAPER_NAMES
 from engram.reproduce.papers.findings import NO, NOT_RUN, UNDECIDED, YES
 from engram.reproduce.verdicts import t_interval
 from tests.refusals import refuses
@@ -24,7 +23,7 @@ def select(table, finding, **where):
     return found
 
 
-@pytest.mark.parametrize("paper", PAPER_NAMES)
+@pytest.mark.parametrize("paper", tool.CLAIMS)
 def test_shipped_findings_are_those_of_the_tables(made, paper):
     shipped = (tool.HERE / f"{paper}-findings.csv").read_text(encoding="utf-8")
     assert tool.format_findings(made[paper]) == shipped, f"recorded_findings {paper} --save"

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 from engram.experiments.plain_values import format_duration, parse_duration
 from engram.reproduce.cells import Cell
 from engram.reproduce.paper_table import CellEntry
 from engram.reproduce.result_tables import format_line
-from engram.reproduce.verdicts import judge_cell, t_interval
+from engram.reproduce.verdicts import compare_runs, judge_cell, t_interval
 from tests.refusals import refuses
 
 
@@ -112,3 +113,37 @@ def test_durations():
         with refuses("budget"):
             parse_duration(text)
     assert format_duration(59.96) == "60.0 s"
+
+
+class TestRunsOfReleasedCode:
+    """Two means are equal if the interval of their difference lies within the margin."""
+
+    THEIRS = (84.0, 85.0, 86.0, 85.0, 85.0)
+
+    def judge(self, *ours, margin=1.5):
+        cell = Cell("mammoth", "1", {"metric": "A(%)"}, 85.0, repetitions=self.THEIRS)
+        return judge_cell(cell, CellEntry(tolerance=margin), np.array(ours))
+
+    def test_equal(self):
+        assert self.judge(85.0, 85.5, 84.5, 85.2).verdict == "agrees"
+
+    def test_a_near_mean_that_varies_much_is_undecided(self):
+        line = self.judge(80.0, 90.0, 85.0)
+        assert (line.verdict, line.reason) == ("undecided", "wide interval")
+
+    def test_different(self):
+        line = self.judge(81.0, 81.5, 80.5)
+        assert (line.verdict, line.reason) == ("differs", "unexplained")
+
+    def test_two_repetitions_decide_nothing(self):
+        assert self.judge(85.0, 85.0).verdict == "undecided"
+
+    def test_it_is_two_one_sided_tests(self):
+        rng = np.random.default_rng(0)
+        for _ in range(50):
+            ours, theirs = rng.normal(0, 1, 6), rng.normal(rng.uniform(-2, 2), 2, 8)
+            options = {"equal_var": False}
+            above = ttest_ind(ours, theirs - 1.5, alternative="greater", **options).pvalue
+            below = ttest_ind(ours, theirs + 1.5, alternative="less", **options).pvalue
+            found = compare_runs(ours, theirs, 1.5) == "agrees"
+            assert found == (max(above, below) <= 0.05)

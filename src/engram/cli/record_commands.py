@@ -623,12 +623,33 @@ def card(
 
     Data and split, class order, transforms, weights, seeds, tuning, memory, compute, rows read,
     numbers and what each of them means. It names no folder of this machine.
+
+    Of a model file or a store: its classes, and which rows of training it holds; printed, and saved
+    with --out.
     """
     from engram.report.protocol_card import make_card
+
+    if directories[0].is_file() or (directories[0] / "store.json").is_file():
+        return _print_model_card(directories, out)
 
     made = make_card(*directories)
     emit(made.markdown().partition("<!--engram-card")[0].rstrip())
     say(f"wrote {made.write(directories[0] / 'card.md' if out is None else out)}")
+    return None
+
+
+def _print_model_card(models: list[Path], out: Path | None) -> None:
+    from engram.deploy import Learner, ModelStore
+    from engram.io import write_text
+
+    if len(models) > 1:
+        raise bad("DIR", "one model file or store, or run directories", f"{len(models)} paths")
+    (path,) = models
+    learner = Learner.load(path) if path.is_file() else ModelStore(path).learner
+    text = learner.card()
+    emit(text)
+    if out is not None:
+        say(f"wrote {write_text(out, text + chr(10))}")
 
 
 # ``engram diff``.

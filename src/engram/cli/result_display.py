@@ -22,7 +22,7 @@ from engram.cli.console import (
 from engram.experiments import Plan, Recipe
 from engram.experiments.order_study import OrderStudy
 from engram.experiments.plan import make_plans_by_recipe
-from engram.models.published_weights import describe_starting_weights
+from engram.models.pretrained_folders import describe_start
 from engram.records import Result
 from engram.records.prediction_scoring import SCORE_TITLES, average_name
 from engram.records.summary import describe_search
@@ -42,7 +42,7 @@ def question(plans: Sequence[Plan]) -> None:
     streams = list({id(plan.run.stream): plan.run.stream for plan in plans}.values())
     first = streams[0]
     told = [note for stream in streams for note in stream.data.notes]
-    told += [describe_starting_weights(plan.run.model) for plan in plans]
+    told += [describe_start(plan.run.model) for plan in plans]
     notes = dict.fromkeys(note for note in told if note)
     say(f"{first.data!r}")
     more = f" and {len(streams) - 1} more streams" if len(streams) > 1 else ""
@@ -232,7 +232,7 @@ def print_footnotes(result: Result) -> None:
     for words in describe_search(result.recipes):
         say(words, style="yellow")
     models = (one.get("model") for one in result.recipes.values())
-    for line in dict.fromkeys(filter(None, map(describe_starting_weights, models))):
+    for line in dict.fromkeys(filter(None, map(describe_start, models))):
         say(line, style="dim")
     if reads_past(result):
         say("* reads the training data of earlier tasks: an upper bound", style="dim")

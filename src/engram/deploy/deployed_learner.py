@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engram.data.dataset import Data
 from engram.data.tables.table_rows import is_table
 from engram.data.tables.table_schema import TableReport, TableSchema
+from engram.data.texts.tokenization import are_texts
 from engram.deploy.calibration import DEFAULT_RATE, Alarms, CalibrationRows, hold_out_rows
 from engram.deploy.estimator import (
     Estimator,
@@ -43,11 +45,14 @@ from engram.deploy.forgetting import (
     remaining_tasks,
     remove_rows,
 )
+from engram.deploy.model_card import write_card
 from engram.deploy.new_task import (
     Array,
     NewTask,
     convert_inputs,
+    describe_texts,
     extend_stream,
+    hide_later_labels,
     label_kind,
     labels_to_names,
     learns_sets,
@@ -66,8 +71,15 @@ from engram.engine.run_definition import Run
 from engram.errors import BadArgument, EngramError, bad, wrap_read_errors
 from engram.experiments.build_methods import build_method, forbid_user_code
 from engram.experiments.build_probes import build_detectors
-from engram.experiments.model_file import describe_origin, load_model, save_model
+from engram.experiments.model_file import (
+    LOCKED,
+    describe_origin,
+    is_sealed,
+    load_model,
+    save_model,
+)
 from engram.experiments.recipe_sections import check_model_section
+from engram.experiments.sealed_rows import check_key, find_key
 from engram.io import make_folders
 from engram.learner.learner import RunLearner as EngineLearner
 from engram.memory import Memory
@@ -78,6 +90,14 @@ Progress = Callable[[int, int], None]
 TRUST_HINT = (
     "it is not Engram's own code; if you trust it, pass trust=True (--trust on the command line)"
 )
+
+
+class KeptRows(NamedTuple):
+    """Rows of earlier tasks that a learner keeps, with their labels."""
+
+    x: Tensor
+    y: Any
+    where: str  # in words
 
 
 class Learner(Estimator):
@@ -152,6 +172,7 @@ class Learner(Estimator):
         self.seed, self.device = seed, device
         self._training, self._lock = dict(training), threading.RLock()
         self.notes = {}
+        self._key: str | None = None  # encrypts rows in files
         self._forget()
         self._check()
 
@@ -202,6 +223,8 @@ class Learner(Estimator):
             x, y, valid, about = self._given(x, y, valid, about)
         elif y is None:
             raise BadArgument("y: Learner requires y to be passed, but the target y is None")
+        elif about is None and are_texts(x):
+            about = describe_texts(x, self.model)
         new = replace(NewTask.from_arrays(x, y, valid, about), report=report)
         self.check_task(new)
         return new
@@ -435,6 +458,26 @@ class Learner(Estimator):
         about = {} if self._snapshot is None else self._snapshot.facts["inputs"]
         return TableSchema.from_facts(about["schema"]) if "schema" in about else None
 
+    def kept_rows(self) -> KeptRows | None:
+        """Return rows of earlier tasks with their labels, to judge what is learnt next.
+
+        They are the calibration rows, if there are any, else those of the memory; None without.
+        """
+        now, found = self._now, self._portable
+        assert found is not None
+        if now.facts["head"] == "multi":
+            return None
+        if now.calibration is not None and len(now.calibration.x):
+            labels = now.labels[now.calibration.y.numpy()]
+            return KeptRows(now.calibration.x, labels, "held out for alarms")
+        rows = found.tensors.get("rows/x")
+        if rows is None or not len(rows):
+            return None
+        columns = hide_later_labels(found).tolist()
+        many = [[now.labels[c].item() for c in row if c >= 0] for row in columns]
+        sets = learns_sets(found)
+        return KeptRows(rows, many if sets else [row[0] for row in many], "in the memory")
+
     def nbytes(self) -> dict[str, int]:
         """Return the bytes of what is kept, by kind: the rows of the memory are ``rows``.
 
@@ -452,28 +495,46 @@ class Learner(Estimator):
         return self._now
 
     # -- files -------------------------------------------------------------------------------------
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(self, path: str | os.PathLike[str], *, key: str | None = None) -> Path:
         """Write the complete state, memory included, into one file: tensors and JSON.
 
         `load` continues from there as if nothing had happened.
+
+        Parameters
+        ----------
+        key
+            Encrypts rows of the memory, calibration rows, and what is stored beside exemplars, by
+            any text of at least 8 characters; also when this learner, or one loaded with the key,
+            is saved again. Needs the extra ``encrypt``.
         """
         found = self._portable
         if found is None:
             raise LearnerNotFitted("nothing has been learnt yet, so there is nothing to save")
+        if found.facts["rows_left_out"] == LOCKED:
+            raise EngramError("rows would be lost: they are encrypted, and no key was given")
+        if key is not None:
+            self._key = check_key(key)
         make_folders(Path(path).parent)
-        return save_model(path, found, {**self._made_by(), "notes": self.notes})
+        return save_model(path, found, {**self._made_by(), "notes": self.notes}, self._key)
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], *, device: str = "auto", model: Any = None,
-        method: Method | None = None, trust: bool = False,
+        method: Method | None = None, trust: bool = False, key: str | None = None,
     ) -> Learner:  # fmt: skip
-        """Load a saved learner. `model` and `method` are needed if they are your own code."""
-        found, made = load_model(path)
+        """Load a saved learner. `model` and `method` are needed if they are your own code.
+
+        `key` opens encrypted rows (default: the environment variable ENGRAM_KEY). Without it such a
+        model predicts, but cannot learn, raise alarms or be saved.
+        """
+        key = find_key(key)
+        found, made = load_model(path, key)
         with wrap_read_errors(path, "model file"):
-            return cls.from_portable(
+            own = cls.from_portable(
                 found, made, device=device, model=model, method=method, trust=trust
             )
+        own._key = key if is_sealed(path) else None
+        return own
 
     @classmethod
     def from_portable(
@@ -498,6 +559,10 @@ class Learner(Estimator):
         own._kind = made.get("labels") or label_kind(found.facts["classes"])
         own._publish(found)
         return own
+
+    def card(self) -> str:
+        """Describe the model in Markdown: what it knows, and which rows of training it holds."""
+        return write_card(self)
 
     def export(self, path: str | os.PathLike[str], *, format: str | None = None) -> Path:
         """Export the network for use without Engram: ``.pt2`` or ``.onnx``.

@@ -392,7 +392,8 @@ def without_refitted(found: PortableState, detectors: Mapping[str, Detector]) ->
     lost = tuple(f"probes/{key}/" for key in anew)
     tensors = {name: one for name, one in found.tensors.items() if not name.startswith(lost)}
     parts = found.facts["structure"]["dict"]
-    kept = {k: v for k, v in parts["probes"]["dict"].items() if k not in anew}
+    states = parts.get("probes", {"dict": {}})["dict"]
+    kept = {k: v for k, v in states.items() if k not in anew}
     structure = {"dict": {**parts, "probes": {"dict": kept}}}
     return PortableState(tensors, {**found.facts, "structure": structure})
 

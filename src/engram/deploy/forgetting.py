@@ -13,7 +13,7 @@ from engram.data.fingerprint import hash_rows
 from engram.deploy.calibration import CalibrationRows
 from engram.deploy.new_task import Array, NewTask, hide_later_labels
 from engram.engine.checkpoints import tree_structure
-from engram.engine.portable_state import CONSTANTS, PortableState
+from engram.engine.portable_state import PortableState
 from engram.errors import EngramError, bad, plural, unknown
 from engram.learner.tensor_tree import flatten
 
@@ -220,21 +220,3 @@ def move_calibration(found: PortableState, onto: PortableState) -> PortableState
             seen[columns[c]] = count
     rows = CalibrationRows(held.x[known], y[known], seen)
     return PortableState({**onto.tensors, **rows.tensors()}, onto.facts)
-
-
-def held_rows(found: PortableState) -> dict[str, str]:
-    """Say in words which training rows a state holds, as they are or as something made of them.
-
-    Keys: ``raw`` (the memory, and calibration rows), ``derived`` (values stored with exemplars,
-    banks of detectors, what the method keeps).
-    """
-    rows, held = found.tensors.get("rows/x"), CalibrationRows.from_state(found)
-    raw = [plural(0 if rows is None else len(rows), "row") + " of the memory"]
-    if held is not None:
-        raw.append(f"{plural(len(held.y), 'calibration row')}")
-    derived = sorted({
-        name.rpartition("/")[0] if name.startswith("probes/") else name
-        for name in found.tensors
-        if name.startswith(("values/", "state/", "probes/")) and not name.startswith(CONSTANTS)
-    })  # fmt: skip
-    return {"raw": ", ".join(raw), "derived": ", ".join(derived) or "nothing"}

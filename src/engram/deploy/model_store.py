@@ -29,7 +29,9 @@ from engram.deploy.forgetting import Forgotten, Wanted
 from engram.deploy.gate import Check, Gate
 from engram.deploy.new_task import NewTask, labels_to_names, names_to_labels
 from engram.errors import EngramError, RecordError, bad, check_int, plural, wrap_read_errors
+from engram.experiments.model_file import LOCKED
 from engram.experiments.plain_values import from_plain
+from engram.experiments.sealed_rows import SEALED, find_key, seal, unseal
 from engram.io import (
     TensorFile,
     check_folder_path,
@@ -41,7 +43,7 @@ from engram.io import (
     sync,
     write_json,
 )
-from engram.records.locks import Claims
+from engram.records.locks import LOCK_FILE, Claims
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,7 +131,7 @@ class ModelStore:
     ----------
     folder
         Made by `ModelStore.create`.
-    device, trust, model, method
+    device, trust, model, method, key
         As for `Learner.load`.
 
     Examples
@@ -154,14 +156,19 @@ class ModelStore:
 
     def __init__(
         self, folder: str | os.PathLike[str], *, device: str = "auto", trust: bool = False,
-        model: Any = None, method: Any = None,
+        model: Any = None, method: Any = None, key: str | None = None,
     ) -> None:  # fmt: skip
         self.folder = check_folder_path("folder", folder)
         if not (self.folder / STORE_FILE).is_file():
             expected = "a folder that ModelStore.create made"
             raise bad("folder", expected, str(folder))
-        self._options = {"device": device, "trust": trust, "model": model, "method": method}
-        self._lock, self._claims = threading.RLock(), Claims(self.folder)
+        self._key = find_key(key)
+        self._options = {
+            "device": device, "trust": trust, "model": model, "method": method, "key": self._key,
+        }  # fmt: skip
+        # readers wait for changes of the state, not for a learning
+        self._lock, self._one_writer = threading.RLock(), threading.RLock()
+        self._claims = Claims(self.folder)
         self._seen: Any = None  # identity of the pointer file that was read last
         self._state: dict[str, Any] = {}
         self._learner: Learner | None = None
@@ -176,7 +183,7 @@ class ModelStore:
     @classmethod
     def create(
         cls, folder: str | os.PathLike[str], learner: Learner, *, gate: Gate | None = DEFAULT_GATE,
-        keep: int = 10, note: str = "",
+        keep: int = 10, note: str = "", key: str | None = None,
     ) -> Self:  # fmt: skip
         """Make a store whose first version is a learner that has learnt something.
 
@@ -188,9 +195,11 @@ class ModelStore:
         keep
             Number of accepted versions, and of refused ones, whose models stay on disk; the
             current one and pinned ones stay beyond it.
+        key
+            Encrypts rows in all files, as in `Learner.save`.
         """
         path = check_folder_path("folder", folder)
-        if path.exists() and any(path.iterdir()):
+        if path.exists() and not _is_unfinished(path):
             raise bad("folder", "a new or an empty folder", str(folder))
         if not learner.tasks:
             raise LearnerNotFitted("a store needs a learner that has learnt something")
@@ -205,17 +214,22 @@ class ModelStore:
             rows=sum(task["rows"] for task in snapshot.facts["tasks"]),
             classes=tuple(snapshot.facts["classes"]),
         )  # fmt: skip
-        learner.save(path / VERSIONS / _name(1, "engram"))
+        learner = learner.copy()  # which may have a key of its own
+        learner.save(path / VERSIONS / _name(1, "engram"), key=key)
         write_json(path / VERSIONS / _name(1, "json"), first.plain())
         state = {
             "format": FORMAT, "current": 1, "newest": 1, "keep": keep,
             "gate": None if gate is None else gate.plain(), "pinned": {}, "forgetting": None,
             "served": [{"version": 1, "time": first.time, "why": "created"}],
+            "sealed": learner._key is not None,
         }  # fmt: skip
         write_json(path / STORE_FILE, state)
         sync(path.parent)
         settings = learner._settings
-        return cls(path, device=learner.device, model=settings.model, method=settings.method)
+        return cls(
+            path, device=learner.device, model=settings.model, method=settings.method,
+            key=learner._key,
+        )  # fmt: skip
 
     # -- reading -----------------------------------------------------------------------------------
     @property
@@ -290,11 +304,8 @@ class ModelStore:
         path = self.folder / ASIDE / _name(number, "safetensors")
         if not path.is_file():
             raise bad("version", f"one of {self._numbers('safetensors')}, refused", number)
-        file = TensorFile(path, what="rows set aside", framework="pt")
-        with wrap_read_errors(path, "rows set aside"):
-            facts = json.loads(file.facts["facts"])
-            labels = names_to_labels(facts["classes"], facts["kind"])
-        return file.get("x"), labels[file.get("y").numpy()]
+        x, y, facts = self._read_aside(path)
+        return x, names_to_labels(facts["classes"], facts["kind"])[y.numpy()]
 
     def diff(self, first: int, second: int) -> VersionDiff:
         """Compare two versions: accuracies by class, changed predictions, settings, bytes."""
@@ -409,8 +420,8 @@ class ModelStore:
             self._write_state(forgetting=order)
             self._publish_forgotten(order, served, candidate, removed)
             older = self._forget_elsewhere(order)
-            if older and not retrain:
-                told = f"so were those of {plural(older, 'other version')}, whose rows are removed"
+            if older:
+                told = f"weights of {plural(older, 'other version')} stay, without the rows"
                 removed = removed._replace(remains=(*removed.remains, told))
             return removed
 
@@ -470,9 +481,10 @@ class ModelStore:
         return found
 
     def _write_state(self, **changes: Any) -> None:
-        state = {**self._state, **changes}
-        write_json(self.folder / STORE_FILE, state)
-        self._state = state
+        with self._lock:
+            state = {**self._state, **changes}
+            write_json(self.folder / STORE_FILE, state)
+            self._state = state
 
     def _follow(self) -> None:
         """Load what is served now, if another process has changed it."""
@@ -503,12 +515,14 @@ class ModelStore:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Be the only writer, on a store that is in order."""
-        with self._lock:
+        with self._one_writer:
             if not self._claims.take(WRITER):
                 raise StoreBusy(f"{self.folder}: another process is writing to this store")
             try:
                 self._recover()
                 self._follow()
+                if self._state.get(SEALED) and self._key is None:
+                    raise EngramError(f"{self.folder}: rows cannot be read, since {LOCKED}")
                 yield
             finally:
                 self._claims.release(WRITER)
@@ -517,9 +531,8 @@ class ModelStore:
         """Write a version, the record last, and serve it if it is accepted."""
         if not made.accepted:
             facts = {"classes": new.classes, "kind": new.kind}
-            tensors = {"x": new.x.contiguous(), "y": new.y[:, 0].contiguous()}
             path = self.folder / ASIDE / _name(made.number, "safetensors")
-            save_tensors(path, tensors, {"facts": json.dumps(facts)})
+            self._write_aside(path, new.x, new.y[:, 0], facts)
         if candidate is not None:
             candidate.save(self._path(made.number, "engram"))
         write_json(self._path(made.number, "json"), made.plain())
@@ -532,18 +545,20 @@ class ModelStore:
     def _serve(self, number: int, learner: Learner | None, why: str) -> None:
         """Let the pointer show to a version whose files are on disk."""
         switched = {"version": number, "time": _now(), "why": why}
-        self._write_state(
-            current=number, newest=max(number, self._state["newest"]),
-            served=[*self._state["served"], switched][-MOST_SERVED:],
-        )  # fmt: skip
-        if learner is not None:
-            self._learner, self._served = learner, number
+        with self._lock:
+            self._write_state(
+                current=number, newest=max(number, self._state["newest"]),
+                served=[*self._state["served"], switched][-MOST_SERVED:],
+            )  # fmt: skip
+            if learner is not None:
+                self._learner, self._served = learner, number
 
     def _recover(self) -> None:
         """Complete or remove what a writer left that died."""
         for folder in (self.folder, self.folder / VERSIONS, self.folder / ASIDE):
             remove_leftovers(folder)
-        self._state = self._read_state()
+        with self._lock:
+            self._state = self._read_state()
         written = self._numbers("json")
         for number in (n for n in written if n > self._state["newest"]):
             with wrap_read_errors(self._path(number, "json"), "record of a version"):
@@ -555,7 +570,8 @@ class ModelStore:
         for kind, place in (("engram", VERSIONS), ("safetensors", ASIDE)):
             for number in set(self._numbers(kind)) - set(written):
                 (self.folder / place / _name(number, kind)).unlink()
-        if self._state["forgetting"] is not None:
+        readable = self._key is not None or not self._state.get(SEALED)
+        if self._state["forgetting"] is not None and readable:
             self._complete_forgetting()
         self._prune()
 
@@ -601,15 +617,33 @@ class ModelStore:
 
     def _forget_aside(self, number: int, wanted: Wanted) -> None:
         path = self.folder / ASIDE / _name(number, "safetensors")
-        file = TensorFile(path, what="rows set aside", framework="pt")
-        x, y = file.get("x"), file.get("y")
-        gone = wanted.find(x, y.numpy(), json.loads(file.facts["facts"])["classes"])
+        x, y, facts = self._read_aside(path)
+        gone = wanted.find(x, y.numpy(), facts["classes"])
         if gone.all():
             path.unlink()
         elif gone.any():
             stay = torch.from_numpy(~gone)
-            tensors = {"x": x[stay].contiguous(), "y": y[stay].contiguous()}
-            save_tensors(path, tensors, {"facts": file.facts["facts"]})
+            self._write_aside(path, x[stay], y[stay], facts)
+
+    def _write_aside(self, path: Path, x: Any, y: Any, facts: Mapping[str, Any]) -> None:
+        """Write rows that were refused, encrypted if those of models are."""
+        tensors, about = {"x": x.contiguous(), "y": y.contiguous()}, dict(facts)
+        if self._state.get(SEALED):
+            assert self._key is not None  # or nothing could have been learnt
+            tensors, about[SEALED] = seal(tensors, self._key, ("x",))
+        save_tensors(path, tensors, {"facts": json.dumps(about)})
+
+    def _read_aside(self, path: Path) -> tuple[Any, Any, dict[str, Any]]:
+        """Read what `_write_aside` wrote: inputs, places of their classes, and facts."""
+        file = TensorFile(path, what="rows set aside", framework="pt")
+        with wrap_read_errors(path, "rows set aside"):
+            facts = json.loads(file.facts["facts"])
+            tensors = {name: file.get(name) for name in file.keys()}  # noqa: SIM118
+            if SEALED in facts:
+                if self._key is None:
+                    raise EngramError(f"{path}: the rows cannot be read: {LOCKED}")
+                tensors = unseal(tensors, facts.pop(SEALED), self._key, path)
+            return tensors["x"], tensors["y"], facts
 
     def _complete_forgetting(self) -> None:
         """Forget what another process has begun to forget."""
@@ -645,6 +679,17 @@ def explain_no_gate(learner: Learner) -> str:
     if not told and not learner.calibration:
         told = "alarms need calibration rows of what comes: Learner(calibration=50)"
     return told.replace("alarms need", "a gate needs") + (" (gate=None: none)" if told else "")
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Return whether nothing is in a folder but what `create` leaves if it is killed."""
+    if not path.is_dir() or is_store(path):
+        return False
+    ours = (LOCK_FILE, f".{STORE_FILE}.tmp-")
+    names = {one.name for one in path.iterdir() if not one.name.startswith(ours)}
+    first = {_name(1, "engram"), _name(1, "json")}
+    inside = {one.name for name in names & {VERSIONS, ASIDE} for one in (path / name).iterdir()}
+    return names <= {VERSIONS, ASIDE} and all(name in first or ".tmp-" in name for name in inside)
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:

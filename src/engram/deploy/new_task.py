@@ -26,16 +26,19 @@ from engram.data.dataset import Data
 from engram.data.label_checks import check_one_type, to_whole_numbers
 from engram.data.tables.table_rows import is_table
 from engram.data.tables.table_schema import TableReport
-from engram.data.texts.tokenization import Tokenizer, are_texts, check_texts
-from engram.deploy.table_inputs import encode_inputs
+from engram.data.texts.tokenization import Tokenizer, are_texts, check_texts, make_tokenizer
+from engram.deploy.table_inputs import describe_first, encode_inputs
 from engram.engine.portable_state import PortableState
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import bad
 from engram.methods.method import Method
+from engram.models.pretrained_folders import choose_tokenizer
 from engram.streams.stream import Stream, Task
 
 _NO_ROWS = torch.empty(0, dtype=torch.long)
+ROOM = 64  # tokens, at least, of the rows of a learner that learns texts
+TEXTS_HINT = "other rows, unless by a model of texts (transformer, minilm) or with a Data.from_text"
 MADE_TOKENS = 64  # ids of made-up texts
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "int32": torch.int32}
 
@@ -153,12 +156,31 @@ def convert_inputs(x: Any, about: dict[str, Any] | None, argument: str = "x") ->
 
 def _encode_texts(x: Any, about: dict[str, Any] | None, argument: str) -> Tensor:
     if about is None:
-        expected = "data that says how texts become tokens (learner.fit(Data.from_text(x, y)))"
-        raise bad(argument, expected, "texts")
+        raise bad(argument, TEXTS_HINT, "texts")
     if "tokenizer" not in about:
         raise bad(argument, f"rows of shape {tuple(about['shape'])}, as in training", "texts")
     reader = Tokenizer.from_facts(about["tokenizer"])
     return reader.encode(check_texts(argument, x), about["shape"][0])
+
+
+def describe_texts(texts: Any, model: Any) -> dict[str, Any]:
+    """Describe the texts that a learner learns first, by the tokens of its model.
+
+    Examples
+    --------
+    >>> describe_texts(["one", "two"], "transformer")["shape"]
+    [64]
+    """
+    reader = choose_tokenizer(model)
+    if reader is None:
+        raise bad("x", TEXTS_HINT, "texts")
+    told = check_texts("x", texts)
+    longest = make_tokenizer(reader).encode(told).shape[1]
+    some = ["text"] * len(told)
+    test = told[:1], some[:1]
+    room = max(longest, ROOM)
+    data = Data.from_text(told, some, test=test, tokenizer=reader, length=room)
+    return describe_first(data)
 
 
 def make_inputs(about: dict[str, Any], uniform: Tensor) -> Tensor:

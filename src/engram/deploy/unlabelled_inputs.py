@@ -12,14 +12,14 @@ import numpy.typing as npt
 from engram.data import load
 from engram.data.image_folder import IMAGE_SUFFIXES
 from engram.data.images import decode, refuse_broken
-from engram.data.tables.table_files import read_csv
+from engram.data.tables.table_files import SUFFIXES, read_csv
 from engram.data.tables.table_rows import read_csv_texts, read_parquet_table
 from engram.data.tables.table_schema import TableReport, list_cells
 from engram.deploy.table_inputs import encode_inputs
 from engram.errors import BadArgument, EngramError, bad, unknown
 
 Array = npt.NDArray[Any]
-TABLES = (".csv", ".tsv", ".parquet")
+TABLES = (*SUFFIXES, ".parquet")
 SOURCE_FORMS = (
     f"a folder of images, an image, .npy, .npz, {', '.join(TABLES)}, or the name of a data set"
 )
@@ -58,7 +58,7 @@ def read_inputs(
         return _read_images(path, about["shape"])
     if not path.exists():
         return _read_data_set(source, root)
-    if path.suffix.lower() in TABLES:
+    if path.name.lower().endswith(TABLES):
         return _read_table(path, about, drop)
     if path.suffix.lower() in (".npy", ".npz"):
         x = _read_array(path)

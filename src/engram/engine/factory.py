@@ -19,6 +19,7 @@ from engram.learner.feed import FeatureFeed, Feed
 from engram.learner.learner import RunLearner
 from engram.learner.objectives import Objective
 from engram.learner.parameter_layout import Networks, network_modules, network_settings
+from engram.learner.row_features import RowFeatures
 from engram.learner.structural_key import ByIdentity, structural_key
 from engram.methods.method import (
     FROZEN_TRANSFORMER,
@@ -64,13 +65,16 @@ class LearnerFactory:
         self._kinds: dict[ByIdentity, Any] = {}
         self._forms: dict[Any, int] = {}  # numbers of forms, which are slow to compare
         self._starts: dict[Any, bytes] = {}
+        self._row_features: dict[Any, RowFeatures] = {}
 
     def learner(self, run: Run) -> RunLearner:
         """Make a new learner for a run."""
         networks = self.networks(run)
         skeleton = self._skeletons.setdefault(self.shape(run), networks)
+        own = skeleton.with_weights_of(networks)
+        own.row_features = self._find_row_features(run, own)
         return RunLearner(
-            networks=skeleton.with_weights_of(networks),
+            networks=own,
             stream=split_stream(run)[0],
             feed=self.feed(run),
             seed=run.seed,
@@ -98,6 +102,19 @@ class LearnerFactory:
                 precision = run.training.precision
                 self._feeds[key] = made if frozen is None else FeatureFeed(made, frozen, precision)
         return self._feeds[key]
+
+    def _find_row_features(self, run: Run, networks: Networks) -> RowFeatures | None:
+        """Return where features of rows under a frozen transformer are kept, if they can be.
+
+        They are found by inputs, which must be at hand, and be the same in every pass.
+        """
+        feed, autocast = self.feed(run), PRECISIONS[run.training.precision][1]
+        if run.method.needed_model != FROZEN_TRANSFORMER or self.device.type != "cpu":
+            return None
+        if not feed.on_device or feed.view is not None or feed.augment or autocast is not None:
+            return None
+        key = id(feed), networks.constants_digest  # feeds live as long as the factory
+        return self._row_features.setdefault(key, RowFeatures(feed))
 
     def _frozen(self, run: Run) -> Encoder | None:
         """Return the frozen backbone of a run, if any; its weights follow the seed."""

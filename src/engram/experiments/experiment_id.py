@@ -40,8 +40,8 @@ from engram.experiments.plain_values import code_name, to_plain
 from engram.memory import Memory
 from engram.methods.method import Method
 from engram.models.build import model_defaults
+from engram.models.pretrained_folders import FOLDERS, weights_sha256
 from engram.models.pretrained_weights import file_sha256
-from engram.models.published_weights import published_sha256
 from engram.models.timm_networks import is_timm
 from engram.models.user_networks import is_user_network_name, load_maker
 from engram.streams import SCENARIOS
@@ -130,7 +130,7 @@ def identify(
         facts["data_root"] = source.root
     if not has_address(model):
         facts["model_built"] = True
-    if published := published_sha256(model):
+    if published := weights_sha256(model):
         facts["weights"] = published
     return Identity(id=short_hash(parts), content={**content, "identity": facts})
 
@@ -309,8 +309,10 @@ def _describe_model(model: Any, *, resolve: bool = True) -> Any:
             "name": name,
             **drop_defaults({**model}, {**model_defaults(name), "name": name}, name),
         }
-        if published := published_sha256(model):
+        if published := weights_sha256(model):
             model.update(sha256=published)
+            if name in FOLDERS:  # what the folder holds, not where it lies
+                del model["path"]
         elif model.get("sha256"):  # which weights a model begins with, not where their file lies
             model.update(weights=True, sha256=str(model["sha256"]).lower())
     elif isinstance(model, Mapping) and resolve:

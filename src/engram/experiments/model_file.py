@@ -9,19 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engram.engine.portable_state import FORMAT, PortableState, check_portable_facts, export_state
+from engram.engine.portable_state import (
+    CALIBRATION,
+    FORMAT,
+    PortableState,
+    check_portable_facts,
+    export_state,
+)
 from engram.engine.run_definition import Run
 from engram.engine.training import Training
 from engram.errors import RecordError, wrap_read_errors
 from engram.experiments.build_methods import plain_method
 from engram.experiments.build_probes import plain_probe
 from engram.experiments.plain_values import code_name, to_plain
+from engram.experiments.sealed_rows import KEY_VARIABLE, SEALED, seal, unseal
 from engram.io import TensorFile, make_folder, save_tensors
 from engram.learner.learner import RunLearner
 from engram.methods.method import Method
 from engram.probes import Probe
 
 MODEL_FILE_NAME = "model.engram"
+LOCKED = f"they are encrypted (key=..., or the environment variable {KEY_VARIABLE}, opens them)"
 MOST_BYTES = 64 << 20  # limit of rows, or of optimiser moments, in a run directory's file
 
 
@@ -71,10 +79,15 @@ class UnsavedModel:
         return learner.from_portable(self.found, self.made, **{**own, **given})
 
 
-def save_model(path: str | os.PathLike[str], found: PortableState, made: dict[str, Any]) -> Path:
-    """Write the learnt state, and how it was trained, atomically."""
+def save_model(
+    path: str | os.PathLike[str], found: PortableState, made: dict[str, Any],
+    key: str | None = None,
+) -> Path:  # fmt: skip
+    """Write the learnt state, and how it was trained, atomically; with a key, rows encrypted."""
     facts = {**found.facts, "made_by": made}
     tensors = {name: tensor.contiguous() for name, tensor in found.tensors.items()}
+    if key is not None:
+        tensors, facts[SEALED] = seal(tensors, key)
     return save_tensors(path, tensors, {"facts": json.dumps(facts)})
 
 
@@ -91,8 +104,13 @@ def save_run_model(
     )
 
 
-def load_model(path: str | os.PathLike[str]) -> tuple[PortableState, dict[str, Any]]:
-    """Read what `save_model` wrote; raises for a file that is damaged or no model."""
+def load_model(
+    path: str | os.PathLike[str], key: str | None = None
+) -> tuple[PortableState, dict[str, Any]]:
+    """Read what `save_model` wrote; raises for a file that is damaged or no model.
+
+    Encrypted rows are left out without a key (`LOCKED`).
+    """
     file = TensorFile(path, what="model file", framework="pt")
     try:
         facts = json.loads(file.facts["facts"])
@@ -103,8 +121,29 @@ def load_model(path: str | os.PathLike[str]) -> tuple[PortableState, dict[str, A
         raise RecordError(f"{path}: is a model of another version ({form}, this is {FORMAT})")
     made = facts.pop("made_by", {})
     tensors = {name: file.get(name) for name in file.keys()}  # noqa: SIM118
+    if SEALED in tensors:
+        with wrap_read_errors(path, "model file"):
+            about = facts.pop(SEALED)
+            if key is None:
+                tensors, facts = _leave_out_sealed(tensors, facts)
+            else:
+                tensors = unseal(tensors, about, key, path)
     found = PortableState(tensors, facts)
     with wrap_read_errors(path, "model file"):
         check_portable_facts(found)
         made.keys()
     return found, made
+
+
+def _leave_out_sealed(
+    tensors: dict[str, Any], facts: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a model can be used for without the rows that a key would open."""
+    kept = {k: v for k, v in tensors.items() if k != SEALED and not k.startswith(CALIBRATION)}
+    parts = {**facts["structure"]["dict"], "values": {"dict": {}}}
+    return kept, {**facts, "rows_left_out": LOCKED, "structure": {"dict": parts}}
+
+
+def is_sealed(path: str | os.PathLike[str]) -> bool:
+    """Return whether rows in a model file are encrypted."""
+    return SEALED in TensorFile(path, what="model file", framework="pt").keys()  # noqa: SIM118

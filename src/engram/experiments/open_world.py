@@ -19,13 +19,13 @@ from engram.experiments.run_methods import run
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.learner.tensor_tree import stack
-from engram.novelty.detector import ROWS_PER_BATCH, Detector, State, gather_facts, mask_logits
+from engram.novelty.detector import ROWS_PER_BATCH, Detector, State, gather_facts
 from engram.novelty.softmax import Softmax
 from engram.probes.probe import Probe
 from engram.probes.stage_view import StageView
 from engram.records import Result
 from engram.records.long_table import Rows
-from engram.records.novelty_records import p_values
+from engram.records.novelty_records import balanced_p_values
 from engram.streams.class_groups import group_sizes, order_classes, split_by_sizes
 from engram.streams.row_numbers import find_rows_with, hold_out, partition_rows, shuffle_rows
 from engram.streams.stream import Stream, Task
@@ -99,8 +99,9 @@ def open_world(
 
     At the start, half of the rows of some known classes are labelled. In each round, unlabelled
     rows arrive: some of all classes so far, and some of a few new ones. The detector's threshold is
-    set for a given false alarm rate on held-out rows (conformal p-values); of the rows below it,
-    the least familiar are labelled, as many as the budget allows, and become the next task. For
+    set for a given false alarm rate on the rows held out so far, those of new classes included, by
+    the present network, as `Learner.alarm` does; every class has the same weight. Of the rows below
+    it, the least familiar are labelled, as many as the budget allows, and become the next task. For
     comparison, the same is done with as many rows flagged at random in each round.
 
     Parameters
@@ -255,8 +256,8 @@ class _OpenWorldLoop:
         held = torch.cat([task.valid for task in self.tasks])
         scout = ArrivalProbe(self.detector, tuple(pool.tolist()), tuple(held.tolist()))
         arrays = self._run(scout).arrays(scout.name)
-        scores = arrays[ARRIVED]
-        novel = p_values(scores, arrays[HELD]) <= self.rate
+        scores, of = arrays[ARRIVED], self.world.data.labels[held].cpu().numpy()
+        novel = balanced_p_values(scores, arrays[HELD], of) <= self.rate
         order = np.argsort(np.where(np.isnan(scores), -np.inf, scores), kind="stable")
         ranked = order[novel[order]]  # the least familiar first, NaN before all
         flagged = pool[torch.from_numpy(ranked)]
@@ -297,8 +298,8 @@ ARRIVED, HELD = "arrived", "held"
 class ArrivalProbe(Probe):
     """Score arrived and held-out rows by a detector after the last task.
 
-    Stores the scores ``arrived`` and ``held``, [n] each; scores of held-out rows
-    that the network gets wrong are NaN, since thresholds are set on rows that it gets right.
+    Stores the scores ``arrived`` and ``held``, [n] each, of held-out rows that the network gets
+    wrong as well: rows of known classes that arrive are not all classified correctly either.
 
     Parameters
     ----------
@@ -326,6 +327,7 @@ class ArrivalProbe(Probe):
         if learner.stream.labels == "set" or learner.stream.head != "single":
             raise bad("stream", "one label per row and one head for all tasks",
                       (learner.stream.labels, learner.stream.head))  # fmt: skip
+        self.detector.check_refit(learner)
         self.detector.refuse(gather_facts(learner))
 
     def after_stage(self, view: StageView) -> Rows | Mapping[str, Any]:
@@ -335,31 +337,18 @@ class ArrivalProbe(Probe):
         state = stack(view.kept or [])
         for name, wanted in ((ARRIVED, self.arrived), (HELD, self.held)):
             parts = list(self._scores(view, torch.tensor(wanted, dtype=torch.long), state))
-            scores = torch.cat([part[0] for part in parts], 1) if parts else view.open[:, :0]
-            if name == HELD and parts:
-                right = torch.cat([part[1] for part in parts], 1) == _columns(view, wanted)
-                scores = torch.where(right, scores, torch.nan)
+            scores = torch.cat(parts, 1) if parts else view.open[:, :0]
             view.store(name, scores.float())
         return rows
 
-    def _scores(self, view: StageView, rows: Tensor, state: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over familiarity and predicted columns of rows, [R, B] each."""
+    def _scores(self, view: StageView, rows: Tensor, state: Any) -> Iterator[Tensor]:
+        """Iterate over the familiarity of rows, [R, B]."""
 
-        def one_run(net: Net, x: Tensor, columns: Tensor, state: State) -> tuple[Tensor, Tensor]:
-            predicted = mask_logits(net(x).logits, columns).argmax(-1)
-            return self.detector.score(net, x, columns, state).float(), predicted
+        def one_run(net: Net, x: Tensor, columns: Tensor, state: State) -> Tensor:
+            return self.detector.score(net, x, columns, state).float()
 
         for start in range(0, len(rows), ROWS_PER_BATCH):
             some = rows[start : start + ROWS_PER_BATCH].to(view.device)
             stages = torch.full_like(some, view.stage)
             x = torch.stack([learner.feed(some, stages) for learner in view.learners])
             yield view.map(one_run, x, view.open, state)
-
-
-def _columns(view: StageView, rows: tuple[int, ...]) -> Tensor:
-    """Return the true labels of rows as columns of each run, [R, n]."""
-    found = []
-    for stream in view.streams:
-        labels = stream.data.labels[list(rows)].tolist()
-        found.append([stream.position[label] for label in labels])
-    return torch.tensor(found, device=view.device)

@@ -18,8 +18,15 @@ from engram.errors import bad, check_choice, check_int, unknown
 from engram.learner.batch import Batch
 from engram.learner.feed import IMAGE_CHANGES, change_images
 from engram.learner.parameter_layout import MAIN, Networks, TrainableSlices, Views
+from engram.learner.row_features import digest
 from engram.learner.tensor_tree import tree_map
-from engram.models.forward_pass import Output, Share, forward_context, share_context
+from engram.models.forward_pass import (
+    Output,
+    Share,
+    can_be_read,
+    forward_context,
+    share_context,
+)
 from engram.models.functional_call import call_with_weights
 
 MAX_REUSED_OUTPUTS = 3  # enough for a batch of the task and two draws from the memory
@@ -273,6 +280,23 @@ class Net:
             if ranks is not None and can_split(ranks, args):
                 return run_split(ranks, lambda x, _: forward(x), args[0], None)
             return forward(*args)
+
+    def compute_once(
+        self, x: Tensor, compute: Callable[[Tensor], Tensor], name: str, *weights: Tensor
+    ) -> Tensor:
+        """Return ``compute(x)`` [B, F], once for each row of the data, without gradient.
+
+        For features that depend on `weights` which stand still, and on nothing else but the frozen
+        backbone and the `name`. Rows are found again by their inputs; where their values cannot be
+        read, or for other rows, features are computed anew.
+        """
+        known = self.networks.row_features
+        with torch.no_grad():
+            if known is not None and can_be_read(x):
+                found = known.find(x, (name, digest(*weights)), compute)
+                if found is not None:
+                    return found
+            return compute(x)
 
     def _parameters_to_give(self) -> Mapping[str, Tensor]:
         """Return the current parameters that the modules in eval mode do not have by themselves."""

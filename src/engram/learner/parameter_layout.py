@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from engram.errors import bad, check_choice, check_float, check_int
 from engram.learner.objectives import Objective
+from engram.learner.row_features import RowFeatures
 from engram.learner.structural_key import structural_key
 from engram.models.classifier import (
     EdgeLayers,
@@ -172,6 +173,8 @@ class Networks:
         owned = set(self.train.state_dict())
         self.buffer_names = [k for k, _ in self.train.named_buffers() if k in owned]
         self.traces: dict[Any, Any] = {}  # compiled training steps of these networks
+        # features of the rows of a run's data under these constants; the engine sets it
+        self.row_features: RowFeatures | None = None
         of_main = [name.startswith("net.") for name in self.layout.shapes]
         self.main_size = sum(compress(self.layout.sizes, of_main))  # parameters of the main network
         self.main_buffers = [name for name in self.buffer_names if name.startswith("net.")]
@@ -231,7 +234,7 @@ class Networks:
             return self
         twin = copy.copy(self)
         twin.train, twin.eval = copy.deepcopy(self.train), copy.deepcopy(self.eval)
-        twin.traces = {}  # compiled with the others
+        twin.traces, twin.row_features = {}, None  # of the others
         for name in ("start", "form"):
             twin.__dict__.pop(name, None)
         twin._put_constants({k: values[k].to(v, copy=True) for k, v in own.items()})

@@ -25,6 +25,7 @@ from engram.methods.er_ace import ERACE
 from engram.methods.er_infinite import ERInfinite
 from engram.methods.ewc import EWC
 from engram.methods.ewcpp import EWCpp
+from engram.methods.fdr import FDR
 from engram.methods.fecam import FeCAM
 from engram.methods.finetune import Finetune
 from engram.methods.foster import FOSTER
@@ -59,6 +60,7 @@ from engram.methods.ranpac import RanPAC
 from engram.methods.replay import Replay
 from engram.methods.rwalk import RWalk
 from engram.methods.scr import SCR
+from engram.methods.separate_networks import SeparateNetworks
 from engram.methods.si import SI
 from engram.methods.slca import SLCA
 from engram.methods.slda import SLDA
@@ -67,6 +69,7 @@ from engram.methods.supsup import SupSup
 from engram.methods.twp import TWP
 from engram.methods.wa import WA
 from engram.methods.xder import XDER
+from engram.methods.xdg import XdG
 
 __all__ = [
     "AGEM",
@@ -78,6 +81,7 @@ __all__ = [
     "EASE",
     "ERACE",
     "EWC",
+    "FDR",
     "FOSTER",
     "GEM",
     "GPM",
@@ -128,5 +132,7 @@ __all__ = [
     "RWalk",
     "RanPAC",
     "Replay",
+    "SeparateNetworks",
     "SupSup",
+    "XdG",
 ]

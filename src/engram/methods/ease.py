@@ -147,10 +147,19 @@ class EASE(Method):
             return self.adapt(net, x, 0)
         features, scores = [], []
         for number, rows in enumerate(prototypes):
-            features.append(self.adapt(net, x, number).features)
+            features.append(self.features_of(net, x, number))
             own = (state["opened"] == number).to(rows)
             scores.append(compare(features[-1], rows) * (own + self.other * (1 - own)))
         return Output(torch.cat(features, -1), torch.stack(scores).sum(0))
+
+    def features_of(self, net: Net, x: Tensor, number: int) -> Tensor:
+        """Compute the features with the adapter of a task that is over, which stands still."""
+
+        def adapt(rows: Tensor) -> Tensor:
+            return self.adapt(net, rows, number).features
+
+        parts = [net.params[f"adapter{number}.{part}"] for part in PARTS]
+        return net.compute_once(x, adapt, "EASE", torch.as_tensor(self.scale), *parts)
 
     def adapt(self, net: Net, x: Tensor, number: int) -> Output:
         """Compute the output with the adapter of a task."""

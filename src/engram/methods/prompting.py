@@ -81,10 +81,14 @@ def train_task_classes(net: Net, batch: Batch, state: State, logits: Tensor) -> 
 def compute_query(net: Net, x: Tensor) -> Tensor:
     """Compute the features [B, F] of rows that have passed the transformer with nothing inserted.
 
-    It costs a pass without a gradient: that of a row does not change while a run lasts.
+    It costs a pass without a gradient; that of a row of the data is made once.
     """
-    found: Tensor = net.detached().insert(x, Insertions()).features
-    return found
+
+    def pass_plainly(rows: Tensor) -> Tensor:
+        found: Tensor = net.detached().insert(rows, Insertions()).features
+        return found
+
+    return net.compute_once(x, pass_plainly, "query")
 
 
 def compare(query: Tensor, keys: Tensor) -> Tensor:

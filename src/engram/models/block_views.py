@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._C._functorch import maybe_current_level
 
 from engram.errors import bad, check_choice
-from engram.models.forward_pass import PLAIN
+from engram.models.forward_pass import can_be_read
+from engram.models.image_input import ImageInput
 from engram.models.insertions import Blocks, Insertion, update_map
 from engram.models.transformer import PADDING, TextTransformer, TokenNetwork, TransformerBlock
 from engram.streams.stream_outline import BlockOutline
@@ -37,6 +37,9 @@ def view_blocks(backbone: Any) -> Blocks | None:
     if hasattr(backbone, "insertable_blocks"):
         found: Blocks = backbone.insertable_blocks()
         return found
+    if isinstance(backbone, nn.Sequential) and isinstance(backbone[0], ImageInput):
+        behind = view_blocks(backbone[1])
+        return None if behind is None else BlocksBehind(backbone[0], behind)
     return TimmBlocks(backbone) if _is_timm_transformer(backbone) else None
 
 
@@ -62,21 +65,22 @@ def outline_blocks(backbone: Any) -> BlockOutline | None:
 
 
 def cut_padding(ids: Tensor) -> Tensor:
-    """Cut token ids [B, L] to the longest row, where that can be asked.
-
-    Not on a device, which would have to be waited for, nor inside of mapped or traced passes, whose
-    shapes do not depend on values.
+    """Cut token ids [B, L] to the longest row, where their values can be read.
 
     Examples
     --------
     >>> cut_padding(torch.tensor([[4, 0, 0, 0], [5, 6, 0, 0]])).shape
     torch.Size([2, 2])
     """
-    traced = PLAIN.get() or torch.compiler.is_compiling() or type(ids) is not Tensor
-    if ids.is_cuda or traced or maybe_current_level() is not None:
+    if not can_be_read(ids):
         return ids
     used = (ids != PADDING).any(0).nonzero()
     return ids[:, : int(used[-1]) + 1] if len(used) else ids[:, :1]
+
+
+def count_tokens(ids: Tensor) -> Tensor:
+    """Count the tokens [B] of rows of token ids [B, L]."""
+    return (ids != PADDING).sum(1)
 
 
 # -- ours ------------------------------------------------------------------------------------------
@@ -89,7 +93,9 @@ class OwnBlocks:
 
     def __init__(self, net: Any) -> None:
         self.net = net
-        self.depth, self.width = len(net.blocks), int(net.features)
+        self.depth, self.width = len(net.blocks), int(net.blocks[0].attention.query.in_features)
+        if isinstance(net, TextTransformer):
+            self.count_tokens = count_tokens
 
     def shape_of(self, name: str) -> torch.Size:
         block: Any = self.net.blocks[0]
@@ -127,8 +133,38 @@ class OwnBlocks:
         return found
 
     def pool_prompts(self, h: Tensor) -> Tensor:
-        mean = self.net.last_norm(h).mean(1)
+        mean = self.net.finish_mean(self.net.last_norm(h).mean(1))
         return F.normalize(mean, dim=-1) if getattr(self.net, "unit", False) else mean
+
+
+class BlocksBehind:
+    """The blocks of a transformer behind a module that makes its inputs of images."""
+
+    def __init__(self, look: nn.Module, blocks: Blocks) -> None:
+        self._look, self._blocks = look, blocks
+        self.depth, self.width = blocks.depth, blocks.width
+
+    @property
+    def maps(self) -> tuple[str, ...]:
+        return self._blocks.maps
+
+    def shape_of(self, name: str) -> torch.Size:
+        return self._blocks.shape_of(name)
+
+    def embed(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self._blocks.embed(self._look(x))
+
+    def attention_input(self, number: int, h: Tensor) -> Tensor:
+        return self._blocks.attention_input(number, h)
+
+    def run(self, number: int, h: Tensor, mask: Tensor | None, more: Insertion) -> Tensor:
+        return self._blocks.run(number, h, mask, more)
+
+    def pool(self, h: Tensor, mask: Tensor | None) -> Tensor:
+        return self._blocks.pool(h, mask)
+
+    def pool_prompts(self, h: Tensor) -> Tensor:
+        return self._blocks.pool_prompts(h)
 
 
 # -- timm ------------------------------------------------------------------------------------------
@@ -267,6 +303,8 @@ class HuggingFaceBlocks:
         self.heads = int(model.config.num_attention_heads)
         first = self.layers[0]
         self.post = not hasattr(first, "layernorm_before")
+        if self.post:
+            self.count_tokens = count_tokens
         kind = str(getattr(model.config, "hidden_act", "gelu"))
         if kind != "gelu":
             raise bad("model", "a Hugging Face model with hidden_act gelu", kind)

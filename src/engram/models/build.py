@@ -34,8 +34,8 @@ from engram.models.mobile_networks import (
     efficientnet_lite2,
     mobilenet_v2,
 )
+from engram.models.pretrained_folders import FOLDERS, huggingface, open_clip, weights_sha256
 from engram.models.pretrained_weights import file_sha256
-from engram.models.published_weights import published_sha256
 from engram.models.resnet import ResNet50, resnet18_slim, resnet32
 from engram.models.stgcn import STGCN
 from engram.models.timm_networks import build_timm_network, is_timm, timm_version
@@ -73,6 +73,8 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "transformer": TextTransformer,
     "vit": VisionTransformer,
     "minilm": minilm,
+    "huggingface": huggingface,
+    "open_clip": open_clip,
 }
 FREEZE_OPTIONS = ("dtype", "cache")  # of a frozen backbone: how and where its features are kept
 COMMON_OPTIONS = ("head", "freeze")  # options of all models
@@ -210,12 +212,12 @@ def _describe_encoder(
     if not isinstance(spec, Mapping):
         return ""
     given = {**spec, **options}
-    found = published_sha256(given)
+    found = weights_sha256(given)
     if found is None and given.get("weights") and not _is_user_code(given["name"]):
         found = str(given.get("sha256") or file_sha256(str(given["weights"]))).lower()
     if found is None:
         return ""
-    left_out = ("name", "weights", "sha256")
+    left_out = ("name", "weights", "sha256", *(["path"] if given["name"] in FOLDERS else []))
     rest = [f"{key}={value!r}" for key, value in sorted(given.items()) if key not in left_out]
     version = f"timm {timm_version()}, " if is_timm(given["name"]) else ""
     network = " ".join([str(given["name"]), *rest])

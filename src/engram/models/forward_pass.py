@@ -8,7 +8,9 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch._C._functorch import maybe_current_level
 
 from engram.distributed import Ranks
 from engram.errors import bad
@@ -39,6 +41,22 @@ ROW_WEIGHTS: ContextVar[Tensor | None] = ContextVar("row weights of this pass", 
 KEY: ContextVar[Key | None] = ContextVar("key of this pass", default=None)
 PLAIN: ContextVar[bool] = ContextVar("no custom kernels: the pass is being traced", default=False)
 _CALLS: ContextVar[dict[int, int] | None] = ContextVar("calls in this pass", default=None)
+
+
+def can_be_read(x: Tensor) -> bool:
+    """Whether the values of a tensor may decide what is computed.
+
+    Not on a device, which would have to be waited for, nor inside of mapped or traced passes, whose
+    shapes do not depend on values.
+
+    Examples
+    --------
+    >>> import torch
+    >>> can_be_read(torch.zeros(1)), torch.vmap(lambda x: x * can_be_read(x))(torch.ones(1))
+    (True, tensor([0.]))
+    """
+    traced = PLAIN.get() or torch.compiler.is_compiling() or type(x) is not Tensor
+    return not (x.is_cuda or traced or maybe_current_level() is not None)
 
 
 class Share(NamedTuple):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
-from engram.errors import check_int
+from engram.errors import check_bool, check_int
 
 
 def _make_column_keys(seed: keys.Key, classes: int, device: torch.device) -> Tensor:
@@ -19,6 +19,13 @@ def _make_column_keys(seed: keys.Key, classes: int, device: torch.device) -> Ten
 class Linear(nn.Linear):
     """Linear head.
 
+    Parameters
+    ----------
+    features, classes, bias
+        As in `torch.nn.Linear`.
+    xavier
+        Initial weights by Glorot and Bengio (uniform), as if all classes were there, and biases 0.
+
     Examples
     --------
     >>> small, large = Linear(4, 2), Linear(4, 6)
@@ -28,8 +35,11 @@ class Linear(nn.Linear):
     True
     """
 
-    def __init__(self, features: int, classes: int, bias: bool = True) -> None:
+    def __init__(
+        self, features: int, classes: int, bias: bool = True, xavier: bool = False
+    ) -> None:
         super().__init__(check_int("features", features, 1), check_int("classes", classes, 1), bias)
+        self.xavier = check_bool("xavier", xavier)
         self.class_parameters: tuple[str, ...] = ("weight", "bias") if bias else ("weight",)
 
     @property
@@ -42,13 +52,18 @@ class Linear(nn.Linear):
 
     @torch.no_grad()
     def reset_columns(self, seed: keys.Key) -> None:
-        """Draw every class anew: uniform in +-1/sqrt(features), class c from (seed, "head", c)."""
+        """Draw every class anew: uniform in +-1/sqrt(features), class c from (seed, "head", c).
+
+        With `xavier` the bound is sqrt(6 / (features + classes)), and biases are 0.
+        """
         bound = self.in_features**-0.5
+        if self.xavier:
+            bound = (6 / (self.in_features + self.out_features)) ** 0.5
         key = _make_column_keys(seed, self.out_features, self.weight.device)
         drawn = (2 * keys.uniform(key, self.in_features + 1) - 1) * bound  # [C, F + 1]
         self.weight.copy_(drawn[:, :-1])
         if self.bias is not None:
-            self.bias.copy_(drawn[:, -1])
+            self.bias.copy_(0 * drawn[:, -1] if self.xavier else drawn[:, -1])
 
 
 class Cosine(nn.Module):

@@ -6,13 +6,16 @@ can be the parameters of a further network of the method, and be mapped over run
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engram.models.forward_pass import can_be_read
 from engram.models.transformer import attend
+
+ROWS_TOGETHER = 16  # texts of similar length that are passed together
 
 
 class Prefix(NamedTuple):
@@ -96,7 +99,9 @@ NOTHING = Insertion()
 class Blocks(Protocol):
     """A transformer as its blocks. `engram.models.block_views` has those of known libraries.
 
-    Another network is one if it has ``insertable_blocks()``, which returns these.
+    Another network is one if it has ``insertable_blocks()``, which returns these. Those of a
+    network of texts may have ``count_tokens(x)``, the tokens [B] of rows: texts of similar length
+    are then passed together, and padding behind the longest of them must not change a row.
     """
 
     depth: int
@@ -171,6 +176,36 @@ def compute_features(blocks: Blocks, x: Tensor, more: Insertions, *, at_prompts:
 
     `at_prompts`: from the outputs at inserted tokens, if there are any, instead of the row's own.
     """
+    groups = _group_by_length(blocks, x)
+    if len(groups) > 1:
+        parts = [_features(blocks, x[rows], _select(more, rows), at_prompts) for rows in groups]
+        return torch.cat(parts)[torch.cat(groups).argsort()]
+    return _features(blocks, x, more, at_prompts)
+
+
+def _group_by_length(blocks: Blocks, x: Tensor) -> list[Tensor]:
+    """Return the numbers of rows that are passed together; nothing for all of them."""
+    count: Any = getattr(blocks, "count_tokens", None)
+    if count is None or len(x) <= ROWS_TOGETHER or not can_be_read(x):
+        return []
+    order: Tensor = count(x).argsort(stable=True)
+    return list(order.split(ROWS_TOGETHER))
+
+
+def _select(more: Insertions, rows: Tensor) -> Insertions:
+    """Return the insertions of some rows, where rows have others each."""
+
+    def take(one: Tensor) -> Tensor:
+        return one[rows] if one.ndim == 3 else one
+
+    blocks = {
+        number: one if one.prefix is None else one._replace(prefix=Prefix(*map(take, one.prefix)))
+        for number, one in more.blocks.items()
+    }
+    return Insertions(None if more.tokens is None else take(more.tokens), blocks)
+
+
+def _features(blocks: Blocks, x: Tensor, more: Insertions, at_prompts: bool) -> Tensor:
     h, mask = blocks.embed(x)
     count = 0 if more.tokens is None else more.tokens.shape[-2]
     if more.tokens is not None and count:
@@ -185,6 +220,14 @@ def compute_features(blocks: Blocks, x: Tensor, more: Insertions, *, at_prompts:
 
 def compute_moments(blocks: Blocks, x: Tensor, more: Insertions) -> Tensor:
     """Compute the sums [depth, W, W] of h h' over all tokens h that attention is given."""
+    groups = _group_by_length(blocks, x)
+    if len(groups) > 1:
+        parts = [_moments(blocks, x[rows], _select(more, rows)) for rows in groups]
+        return torch.stack(parts).sum(0)
+    return _moments(blocks, x, more)
+
+
+def _moments(blocks: Blocks, x: Tensor, more: Insertions) -> Tensor:
     h, mask = blocks.embed(x)
     found = []
     for number in range(blocks.depth):

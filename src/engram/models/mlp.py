@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from engram.errors import bad, check_int
+from engram.errors import bad, check_bool, check_int
 
 
 class MLP(nn.Module):
@@ -21,6 +21,9 @@ class MLP(nn.Module):
         How many hidden layers belong to the root (latent replay).
     latent
         Width of a further sigmoid layer that ends the root, for generators of latents in [0, 1].
+    xavier
+        Initial weights of the hidden layers by Glorot and Bengio (uniform), biases 0, instead of
+        PyTorch's. The head has an option of the same name.
 
     Examples
     --------
@@ -35,6 +38,7 @@ class MLP(nn.Module):
         hidden: Sequence[int] = (256, 256),
         split: int = 1,
         latent: int | None = None,
+        xavier: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(hidden, (list, tuple)) or not hidden:
@@ -51,6 +55,10 @@ class MLP(nn.Module):
         self.features = width
         self.root_modules = ("lower", "latent")
         self.unit_latents = latent is not None  # a sigmoid ends the root
+        if check_bool("xavier", xavier):
+            for layer in (*self.lower, *self.upper):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
 
     def root(self, x: Tensor) -> Tensor:
         if x.ndim != 2:

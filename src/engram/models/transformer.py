@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.data.dataset import Data
+from engram.data.texts.tokenization import Tokenizer
 from engram.errors import bad, check_choice, check_float, check_int
 from engram.models.forward_pass import check_image_shape
 from engram.models.layers import Dropout
@@ -19,6 +20,7 @@ from engram.models.published_weights import load_published
 
 PADDING = 0  # the token id of places behind the end of a text
 NORMS = ("post", "pre")
+POOLINGS = ("mean", "token")  # of texts: all tokens, or the first one
 INITIAL_SPREAD = 0.02  # standard deviation of initial weights, as in BERT and ViT
 
 
@@ -127,6 +129,10 @@ class TokenNetwork(nn.Module):
         """Features [B, W] of the vectors behind the last block."""
         raise NotImplementedError
 
+    def finish_mean(self, mean: Tensor) -> Tensor:
+        """Features of a mean of vectors behind the last norm."""
+        return mean
+
     def root(self, x: Tensor) -> Tensor:
         h, mask = self.embed(x)
         for block in self.blocks[: self.split]:
@@ -161,8 +167,10 @@ class TextTransformer(TokenNetwork):
         Probability of dropping values of the embedding and of each part.
     positions
         Longest text in tokens, if more than the rows of the data have.
+    pooling
+        Features are the "mean" of the tokens, or the first "token".
     unit
-        Divide the mean by its length, as sentence transformers do.
+        Divide the features by their length, as sentence transformers do.
     split
         How many blocks belong to the root (latent replay).
 
@@ -185,6 +193,7 @@ class TextTransformer(TokenNetwork):
         norm: str = "pre",
         dropout: float = 0.0,
         positions: int | None = None,
+        pooling: str = "mean",
         unit: bool = False,
         split: int = 1,
     ) -> None:
@@ -196,6 +205,7 @@ class TextTransformer(TokenNetwork):
             raise bad("positions", f"at least {sample_shape[0]}, the tokens of a row", longest)
         self.vocabulary = check_int("vocabulary", vocabulary, 2)
         check_float("dropout", dropout, 0.0, 1.0)
+        self.by_token = check_choice("pooling", pooling, POOLINGS) == "token"
         eps = 1e-12 if check_choice("norm", norm, NORMS) == "post" else 1e-6
         self.words = nn.Embedding(vocabulary, check_int("width", width, 1))
         self.positions = nn.Embedding(longest, width)
@@ -231,9 +241,11 @@ class TextTransformer(TokenNetwork):
         return (z != 0).any(-1)
 
     def pool(self, h: Tensor, mask: Tensor | None) -> Tensor:
-        """Features [B, W]: the mean over the tokens of each row."""
+        """Features [B, W]: the mean over the tokens of each row, or its first one."""
         h = self.last_norm(h)
-        if mask is None:
+        if self.by_token:
+            mean = h[:, 0]
+        elif mask is None:
             mean = h.mean(1)
         else:
             real = mask.to(h.dtype).unsqueeze(-1)
@@ -368,13 +380,23 @@ def check_tokens(model: Any, net: nn.Module, data: Data) -> None:
             "texts for this model (engram.Data.from_text, or a set of texts such as requests)"
         )
         raise bad("data", expected, f"{data.name!r} of {data.sample_shape}")
-    if reader.tokenizer not in (None, data.tokenizer.name):
+    if not _has_tokens_of(reader.tokenizer, data.tokenizer):
         expected = f"{reader.tokenizer!r}, the tokens of the model's weights"
         raise bad("tokenizer", expected, data.tokenizer.name)
     highest = int(torch.as_tensor(data.x).max())
     if highest >= reader.vocabulary:
         expected = f"at least {highest + 1}, as the data has this many token ids"
         raise bad("model.vocabulary", expected, reader.vocabulary)
+
+
+def _has_tokens_of(wanted: str | None, given: Tokenizer) -> bool:
+    """Whether ids are those of a tokeniser by name, or of an equal file."""
+    if wanted in (None, given.name):
+        return True
+    if given.name == "words" or not wanted.endswith(".json"):
+        return False
+    known: bool = Tokenizer(wanted).facts()["sha256"] == given.facts()["sha256"]
+    return known
 
 
 # -- MiniLM ----------------------------------------------------------------------------------------

@@ -139,11 +139,15 @@ class Detector(Probe):
     def refuse(self, facts: Facts) -> None:
         """Raise an error if the detector cannot work on such a run."""
 
-    def check_refit(self) -> None:
-        """Raise for a wrong value of `refit`."""
+    def check_refit(self, learner: RunLearner | None = None) -> None:
+        """Raise for a value of `refit` that is wrong, or that a learner has no rows for."""
+        name = type(self).__name__
         check_choice("refit", self.refit, REFITS)
         if self.refit != "never" and not self.fits:
-            raise bad("refit", f"'never' for {type(self).__name__}, which fits nothing", self.refit)
+            raise bad("refit", f"'never' for {name}, which fits nothing", self.refit)
+        if self.refit != "never" and learner is not None and not learner.rereads:
+            expected = f"'never' for a method that keeps no rows of earlier tasks, for {name}"
+            raise bad("refit", expected, self.refit)
 
     def limit_rows(self) -> Detector:
         """Return the detector with no more rows to keep than a budget for each class.
@@ -163,10 +167,7 @@ class Detector(Probe):
         if learner.tells_task:
             expected = f"one head for all classes for {name}, where the method is told no tasks"
             raise bad("stream", expected, "a method whose answers depend on the task given")
-        self.check_refit()
-        if self.refit == "memory" and not learner.rereads:
-            expected = "'never' for a method that keeps no rows of earlier tasks"
-            raise bad("refit", f"{expected}, for {name}", self.refit)
+        self.check_refit(learner)
         self.refuse(gather_facts(learner))
 
     # -- over all runs ---------------------------------------------------------------------------

@@ -291,6 +291,31 @@ def p_values(scores: Any, calibration: Any) -> Floats:
     return np.asarray((1 + below) / (len(kept) + 1), np.float64)
 
 
+def balanced_p_values(scores: Any, calibration: Any, classes: Any) -> Floats:
+    """Compute conformal p-values [n] where every class of the calibration has the same weight.
+
+    For rows of all classes in about equal numbers, of some of which few calibration rows are there.
+    The item itself has the mean weight, and NaN is the least familiar of all. With as many rows of
+    every class they are those of `p_values`.
+
+    Examples
+    --------
+    >>> balanced_p_values([0.1, 0.35], [0.2, 0.3, 0.4, 0.1], ["a", "a", "a", "b"]).round(3).tolist()
+    [0.6, 0.867]
+    """
+    scores, kept = (
+        np.nan_to_num(np.asarray(one, np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+        for one in (scores, calibration)
+    )
+    _, place, counts = np.unique(classes, return_inverse=True, return_counts=True)
+    order = np.argsort(kept, kind="stable")
+    weights = (1 / counts)[place][order]
+    below = np.concatenate([[0.0], np.cumsum(weights)])
+    found = below[np.searchsorted(kept[order], scores, side="right")]
+    own = weights.mean()
+    return np.asarray((own + found) / (own + below[-1]), np.float64)
+
+
 def false_alarms(result: Result, rate: float) -> pd.DataFrame:
     """See `Result.false_alarms`."""
     return alarm_table(result, rate, "label", result.run_labels)

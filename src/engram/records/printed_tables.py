@@ -1,4 +1,6 @@
-"""Tables printed in the five papers, with doubts flagged and ConFER's tables corrected."""
+"""Tables printed in the five papers, with doubts flagged and ConFER's tables corrected; and what
+released code bases gave where they were run.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PAPERS = ("confer", "iirc", "cgl", "cnd", "rwalk")
+CODE_BASES = ("mammoth",)  # whose numbers are runs of their code, not printed
 DOCUMENTS = ("protocols", "confer_orders", "iirc_cifar_hierarchy", "iirc_imagenet_hierarchy")
 _KEYS = (
     "table", "dataset", "setting", "order", "augmentation", "method", "nd_method", "stage",
@@ -36,8 +39,10 @@ def reference(
 
     Columns: paper, table, dataset, setting, order, augmentation, method, stage, metric, value, std
     (cnd also nd_method, backbone; rwalk also params), printed_stage, printed_value, doubt ("" for
-    none). A value is NaN if the printed number is illegible. Units are the paper's: fractions
-    in confer and iirc, percent in cgl and cnd, in rwalk percent for A and fractions for F and I.
+    none; code bases also params, repetitions, seeds and seconds: the numbers whose mean the value
+    is, and of the processor). A value is NaN if the printed number is illegible. Units are the
+    paper's: fractions in confer and iirc, percent in cgl and cnd, in rwalk percent for A and
+    fractions for F and I.
 
     ConFER's forgetting is corrected as described for `confer_cf_columns`; `printed_stage` and
     `printed_value` keep what the paper shows.
@@ -45,7 +50,7 @@ def reference(
     Parameters
     ----------
     paper
-        confer, iirc, cgl, cnd or rwalk.
+        confer, iirc, cgl, cnd or rwalk; or a code base: mammoth.
     table
         Number of one table; default: all.
     confer_cf_columns
@@ -64,7 +69,7 @@ def reference(
     [[8, 0.82]]
     """
     name = str(paper).lower()
-    check_choice("paper", name, PAPERS)
+    check_choice("paper", name, (*PAPERS, *CODE_BASES))
     check_choice("confer_cf_columns", confer_cf_columns, ["rotated", "as_printed"])
     rotated = confer_cf_columns == "rotated"
     norm = confer_cf_norm if confer_cf_norm is not None else "i-2" if rotated else "i-1"

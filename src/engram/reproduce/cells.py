@@ -38,6 +38,10 @@ class Cell:
         "" for a table taken as printed.
     printed, corrected
         Both readings of this place. Without a correction both are `value`.
+    repetitions
+        What a released code base gave for each seed, where its code was run: `value` is their mean,
+        and ours is judged by whether the two means are equal within a margin. Empty for a number
+        that is printed.
 
     Examples
     --------
@@ -55,6 +59,7 @@ class Cell:
     correction: str = ""
     printed: float = math.nan
     corrected: float = math.nan
+    repetitions: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.correction:
@@ -143,6 +148,7 @@ def _make_cell(paper: str, row: Mapping[Any, Any]) -> Cell:
     return Cell(
         paper=paper, table=str(row["table"]), key={k: v for k, v in texts.items() if v},
         value=float(row["value"]), std=float(row["std"]), doubt=str(row["doubt"]),
+        repetitions=tuple(map(float, str(row.get("repetitions", "")).split())),
     )  # fmt: skip
 
 

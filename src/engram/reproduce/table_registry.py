@@ -9,7 +9,7 @@ from typing import Any
 
 from engram.data import Data, load
 from engram.errors import BadArgument, bad, unknown
-from engram.records.printed_tables import PAPERS
+from engram.records.printed_tables import CODE_BASES, PAPERS
 from engram.reproduce.cells import Cell
 from engram.reproduce.paper_table import PaperTable
 from engram.reproduce.papers import PAPER_NAMES
@@ -97,7 +97,7 @@ def paper_titles(paper: str) -> Mapping[str, str]:
     >>> list(paper_titles("cgl"))[:3]
     ['1', '2', '3']
     """
-    if paper not in PAPERS:
+    if paper not in (*PAPERS, *CODE_BASES):
         raise unknown("paper", paper, PAPER_NAMES)
     if paper not in PAPER_NAMES:
         raise BadArgument(f"paper: {paper} has no preset in this version; there are "

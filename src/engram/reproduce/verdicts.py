@@ -25,6 +25,7 @@ ILLEGIBLE = "printed value not legible"
 WIDE_INTERVAL = "wide interval"  # our repetitions vary too much to tell
 LEVEL = 0.95
 ENOUGH_REPETITIONS = 3  # repetitions needed for an interval
+EQUIVALENCE_LEVEL = 0.9  # of an interval that stands for two one-sided tests at 5 percent
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,52 @@ def allowed_difference(cell: Cell, tolerance: float, values: Floats | None = Non
     return max(c for c in candidates if not math.isnan(c)) + 1e-9
 
 
+def bound_difference(
+    first: Floats, second: Floats, *, level: float = EQUIVALENCE_LEVEL
+) -> tuple[float, float]:
+    """Bound the difference of two means by Welch's t interval.
+
+    Two one-sided tests at 5 percent find two means equal within a margin exactly if the interval
+    at 90 percent lies within it (Schuirmann 1987).
+
+    Examples
+    --------
+    >>> low, high = bound_difference(np.array([81.0, 82.0, 83.0]), np.array([81.0, 81.5, 82.0]))
+    >>> round(low, 2), round(high, 2)
+    (-1.03, 2.03)
+    """
+    from scipy.stats import t  # imported here because it takes a second
+
+    shares = [float(one.var(ddof=1)) / len(one) for one in (first, second)]
+    error = math.sqrt(sum(shares))
+    gap = float(first.mean() - second.mean())
+    if error == 0:
+        return gap, gap
+    pairs = zip(shares, (first, second), strict=True)
+    freedom = sum(shares) ** 2 / sum(share**2 / (len(one) - 1) for share, one in pairs)
+    reach = float(t.ppf((1 + level) / 2, freedom)) * error
+    return gap - reach, gap + reach
+
+
+def compare_runs(ours: Floats, theirs: Floats, margin: float) -> str:
+    """Say whether two means are equal within a margin: agrees, differs or undecided.
+
+    Examples
+    --------
+    >>> theirs = np.array([80.0, 80.5, 81.0])
+    >>> compare_runs(theirs + 0.2, theirs, 1.5), compare_runs(theirs + 4, theirs, 1.5)
+    ('agrees', 'differs')
+    >>> compare_runs(np.array([78.0, 80.0, 84.0]), theirs, 1.5)
+    'undecided'
+    """
+    if min(len(ours), len(theirs)) < ENOUGH_REPETITIONS:
+        return UNDECIDED
+    low, high = bound_difference(ours, theirs)
+    if -margin <= low and high <= margin:
+        return AGREES
+    return DIFFERS if low > margin or high < -margin else UNDECIDED
+
+
 def _list_doubts(cell: Cell) -> list[str]:
     """List the doubts about the printed number, without that about its order."""
     found = [one for one in cell.doubt.split("; ") if one]
@@ -164,7 +211,13 @@ def judge_cell(cell: Cell, entry: CellEntry, values: Floats) -> ReproductionLine
     if math.isnan(cell.value) or any(one in entry.reasons for one in NO_COMPARISON):
         return ReproductionLine(*line, NOT_COMPARABLE, "; ".join(reasons))
     gap = abs(float(known.mean()) - cell.value)
-    if gap <= allowed_difference(cell, entry.tolerance):
+    if cell.repetitions:
+        verdict = compare_runs(known, np.array(cell.repetitions), entry.tolerance)
+        if verdict == UNDECIDED:
+            reasons.append(WIDE_INTERVAL)
+        elif verdict == DIFFERS:
+            reasons = reasons or ["unexplained"]
+    elif gap <= allowed_difference(cell, entry.tolerance):
         verdict = AGREES
     elif gap <= allowed_difference(cell, entry.tolerance, known):
         verdict = UNDECIDED
