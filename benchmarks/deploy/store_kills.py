@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.deploy.store_kills`` writes ``store_kills.csv`` beside this file. A child
 process learns good and bad weeks, rolls back and forgets, one after the other, and tells what it
-has finished; it is killed (SIGKILL) after a random time, as often as asked, always on the same
-store. After each death the store is opened as any process would open it, and looked into.
+has finished; it is killed (SIGKILL) at a random moment, fifty times on the same store, in two
+campaigns. After each death the store is opened as any process would open it, and looked into.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=KILLS)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=2, help="Campaigns, each on a new store.")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".csv"))
     asked = parser.parse_args()
 
@@ -192,8 +192,12 @@ def main() -> None:
         process.start()
         return process
 
-    with tempfile.TemporaryDirectory() as folder:
-        found = run_kills(Path(folder), asked.kills, asked.seed, child)
+    parts = []
+    for seed in range(asked.seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            lines = run_kills(Path(folder), asked.kills, seed, child)
+        parts.append(lines.assign(seed=seed))
+    found = pd.concat(parts, ignore_index=True)
     found.to_csv(asked.out, index=False)
     print(found.groupby(["step", "phase"]).size().to_string())
     faults = found[found.faults != ""]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from engram import Learner, ModelStore
+from engram import Learner, Memory, ModelStore
 from engram.cli import app
 from engram.data.fingerprint import hash_rows
 from engram.deploy.forgetting import close_gaps
@@ -79,11 +79,15 @@ def test_rows_are_gone_and_learning_goes_on(learner, rows, tmp_path):
     assert (again.predict_proba(test) == one.predict_proba(test)).all()
 
 
-@pytest.mark.parametrize("method", ["ER", "NaiveRehearsal", "ICaRL", "CBRS", "IncrementalJoint"])
-def test_memories_of_every_kind_go_on(method, rows):
-    """By class, as a reservoir, by herding, row by row, and without a budget."""
+@pytest.mark.parametrize(
+    ("method", "memory"),
+    [("ER", None), ("ER", Memory(total=40, policy="reservoir")), ("NaiveRehearsal", None),
+     ("ICaRL", None), ("CBRS", None), ("IncrementalJoint", None)],
+)  # fmt: skip
+def test_memories_of_every_kind_go_on(method, memory, rows):
+    """By class, as a reservoir, of tasks, by herding, row by row, and without a budget."""
     x, y, _ = rows
-    one = taught(rows, method, calibration=0)
+    one = taught(rows, method, calibration=0, memory=memory)
     found = one.forget(rows=x[:20], classes=[3])
     assert found.rows
     one.learn(x[y == 0] + 1, y[y == 0]).learn(x[y == 3], y[y == 3])
@@ -134,6 +138,18 @@ def test_training_anew_unlearns(rows):
     with pytest.raises(EngramError, match="retrain: needs rows of the memory"):
         bare.forget(classes=[1], retrain=True)
     assert bare.classes_.tolist() == [0, 1, 2, 3]
+
+
+def test_rows_with_several_labels(rows):
+    x, y, _ = rows
+    labels = [["pet", ("cat", "dog")[c]] if c < 2 else [("oak", "elm")[c - 2]] for c in y]
+    one = Learner("ER", MODEL, **FAST).learn(x, labels)
+    before = len(one._portable.tensors["rows/x"])
+    assert one.forget(classes="cat").rows == ROWS
+    assert len(one._portable.tensors["rows/x"]) == before - ROWS
+    assert one.classes_.tolist() == ["dog", "elm", "oak", "pet"]
+    assert not any("cat" in said for said in one.predict(x))
+    assert one.learn(x, labels).classes_.tolist() == ["cat", "dog", "elm", "oak", "pet"]
 
 
 def test_detectors_are_fitted_to_what_remains(rows):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from benchmarks.deploy import gate
 from engram import Gate, Learner, ModelStore
 from engram.cli import app
-from engram.deploy.gate import Check, column_distances, fall_bound, share_bounds
+from engram.deploy.gate import Check, column_distances, distance_chance, fall_bound, share_bounds
 from engram.errors import BadArgument, EngramError
 from engram.io import write_json
 from engram.records.locks import Claims
@@ -149,6 +149,16 @@ def test_too_few_kept_rows_are_said(begun, tmp_path):
     assert version.reason.endswith("too few for this margin")
 
 
+def test_rows_of_few_values_may_repeat(tmp_path):
+    """Tables of categories have equal rows by nature."""
+    x, y = week(rows=50)
+    x, options = np.float32(x > 2), {"calibration": 20, "epochs": 1, "device": "cpu"}
+    store = ModelStore.create(tmp_path / "s", Learner("ER", MODEL, **options).learn(x, y))
+    found = {one.rule: one for one in store.learn(x, y).checks}
+    assert found["repeats"].passed
+    assert "of the rows kept are equal to others" in found["repeats"].text
+
+
 def test_what_a_gate_needs(begun, tmp_path):
     bare = Learner("Finetune", MODEL, epochs=1, device="cpu").learn(*week())
     with pytest.raises(EngramError, match=r"needs calibration rows: Learner\(calibration=50\)"):
@@ -186,6 +196,10 @@ def test_distances_are_those_of_scipy():
     a, b = rng.integers(0, 5, (30, 6)).astype(float), rng.normal(2, 1, (40, 6))
     expected = [ks_2samp(a[:, f], b[:, f]).statistic for f in range(6)]
     assert np.allclose(column_distances(a, b), expected)
+    for size in (10, 37, 200):
+        a, b = rng.normal(size=size), rng.normal(0.3, 1, size)
+        found = ks_2samp(a, b, method="exact")
+        assert np.isclose(distance_chance(found.statistic, size), found.pvalue, rtol=1e-9)
 
 
 # -- the way back ----------------------------------------------------------------------------------

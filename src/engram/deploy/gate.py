@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import beta, binomtest, fisher_exact, ks_2samp
+from scipy.special import gammaln
+from scipy.stats import beta, binomtest, fisher_exact
 
 from engram.data.fingerprint import hash_rows
 from engram.deploy.calibration import CalibrationRows
@@ -55,7 +56,7 @@ class Gate:
         same classes. A smaller one passes, however significant.
     repeats
         Share of new rows that may equal another new row, or one that the learner keeps; half of
-        the rows of one class.
+        the rows of one class. If a larger share of kept rows equal others, nothing is refused.
     least
         Rows that a new class must have.
 
@@ -174,13 +175,11 @@ def check_classes(
 
 def check_repeats(gate: Gate, stored: PortableState, new: NewTask) -> Check:
     """Few rows equal others of these rows, or rows that the learner keeps."""
-    own = hash_rows(new.x.numpy())
-    _, first = np.unique(own, return_index=True)
-    again = np.ones(len(own), bool)
-    again[first] = False
-    for name in ("rows/x", "calibration/x"):
-        if name in stored.tensors and len(stored.tensors[name]):
-            again |= np.isin(own, hash_rows(stored.tensors[name].numpy()))
+    own, kept = hash_rows(new.x.numpy()), _stored_hashes(stored)
+    usual = float(_repeated(kept).mean()) if len(kept) else 0.0
+    if usual > gate.repeats:
+        return Check("repeats", True, f"{usual:.1%} of the rows kept are equal to others, too")
+    again = _repeated(own) | np.isin(own, kept)
     share = float(again.mean())
     text = f"{share:.1%} of the rows equal another row, allowed {gate.repeats:.1%}"
     y = new.y[:, 0].numpy()
@@ -189,6 +188,21 @@ def check_repeats(gate: Gate, stored: PortableState, new: NewTask) -> Check:
     if shares[worst] > MOST_REPEATED:
         text = f"{shares[worst]:.1%} of the rows of class {worst!r} equal another row"
     return Check("repeats", share <= gate.repeats and shares[worst] <= MOST_REPEATED, text)
+
+
+def _repeated(hashes: Array) -> Array:
+    """Return which rows [n] equal an earlier one."""
+    _, first = np.unique(hashes, return_index=True)
+    found = np.ones(len(hashes), bool)
+    found[first] = False
+    return found
+
+
+def _stored_hashes(stored: PortableState) -> Array:
+    """Hashes of the rows that a learner keeps: of its memory, and calibration rows."""
+    names = [name for name in ("rows/x", "calibration/x") if name in stored.tensors]
+    rows = [hash_rows(stored.tensors[name].numpy()) for name in names if len(stored.tensors[name])]
+    return np.concatenate(rows) if rows else np.empty(0, np.uint64)
 
 
 def check_labels(gate: Gate, served: LearnerSnapshot, kept: CalibrationRows, new: NewTask) -> Check:
@@ -251,7 +265,7 @@ def check_inputs(gate: Gate, served: LearnerSnapshot, kept: CalibrationRows, new
     columns = _spread(np.arange(a.shape[1]), MOST_COLUMNS)
     gaps = column_distances(a[:, columns], b[:, columns])
     worst = int(gaps.argmax())
-    chance = float(ks_2samp(a[:, columns[worst]], b[:, columns[worst]]).pvalue)
+    chance = distance_chance(float(gaps[worst]), len(a))
     name = (new.about["columns"] or {}) and repr(new.about["columns"][columns[worst]])
     text = (
         f"column {name or columns[worst]} differs most: distance {gaps[worst]:.2f} of "
@@ -276,6 +290,25 @@ def column_distances(a: Array, b: Array) -> Array:
     steps[:-1][ordered[1:] == ordered[:-1]] = 0.0  # equal values are one step
     found: Array = np.abs(steps).max(0)
     return found
+
+
+def distance_chance(distance: float, count: int) -> float:
+    """Return the chance of such a Kolmogorov-Smirnov distance of two samples of equal size.
+
+    Exact for continuous values (Gnedenko and Korolyuk, 1951), an upper bound for others. scipy has
+    it as well, but warns about some sizes and takes an approximation there.
+
+    Examples
+    --------
+    >>> distance_chance(0.5, 10), distance_chance(0.0, 10)
+    (0.1678, 1.0)
+    """
+    step = round(distance * count)
+    if not step:
+        return 1.0
+    j = np.arange(1, count // step + 1)
+    logs = 2 * gammaln(count + 1) - gammaln(count - j * step + 1) - gammaln(count + j * step + 1)
+    return float(min(1.0, max(0.0, 2 * ((-1.0) ** (j + 1) * np.exp(logs)).sum())))
 
 
 # -- rules about the candidate ---------------------------------------------------------------------

@@ -597,11 +597,11 @@ def _map_cells(values: Any, convert: Callable[[Any], Any], missing: Any, where: 
             continue
         if isinstance(one, NO_CELLS):
             raise bad(where, "one number or text in each row", f"{one!r} in row {row}")
-        key = (type(one), one)
+        key = (type(one), one if isinstance(one, (str, int)) else str(one))  # 1.0 is not 1.00
         try:
             if key not in done:
                 done[key] = convert(one)
-        except (ValueError, OverflowError) as problem:
+        except ValueError as problem:
             raise bad(where, str(problem), f"{one!r} in row {row}") from None
         made.append(done[key])
     return made
@@ -686,8 +686,8 @@ def spell(value: Any) -> list[str]:
     if isinstance(value, int) and abs(value) > 10**MAX_DIGITS:
         return []  # Python refuses to write it
     texts = [str(value)]
-    exact = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
-    if exact and math.isfinite(value) and value == int(value) and abs(value) < EXACT:
+    number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+    if number and abs(value) < EXACT and value == int(value):
         texts += [str(int(value)), str(float(value))]
     return list(dict.fromkeys(texts))
 
