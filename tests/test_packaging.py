@@ -34,6 +34,13 @@ def test_requirements_are_pinned():
     assert names - set(pins()) == set()
 
 
+def test_every_requirement_has_a_lowest_version_that_its_pin_reaches():
+    for each in CONFIG["project"]["dependencies"]:
+        name, least = each.lower().split(">=")
+        low, pinned = (tuple(map(int, one.split("."))) for one in (least, pins()[name]))
+        assert low <= pinned, each
+
+
 def test_torch_pin_accepts_the_supported_versions():
     assert pins()["torch"] == "2.13.0"
     assert "torch>=2.11" in CONFIG["project"]["dependencies"]

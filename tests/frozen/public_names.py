@@ -1,7 +1,8 @@
 """What users may rely on: public names with their signatures, commands with their options, formats.
 
 The list is `public_names.txt`; ``python -m tests.frozen --write names`` renews it. Names, optional
-parameters and options may be added at any time; `broken_promises` finds what went or changed.
+parameters and options may be added at any time, and types may change; `broken_promises` finds
+names, places and defaults that went or changed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-import click
 from typer.main import get_command
 
 import engram
@@ -79,7 +79,7 @@ def broken_promises(kept: str, found: str) -> list[str]:
     there = _by_place(found)
     return [
         f"{' '.join(place[:-1])} {line}" for place, line in _by_place(kept).items()
-        if place not in there or not _keeps(line, there[place])
+        if place not in there or not _keeps(line, there[place], inside=len(place) > 2)
     ]  # fmt: skip
 
 
@@ -102,27 +102,34 @@ def _by_place(text: str) -> dict[tuple[str, ...], str]:
     return lines
 
 
-def _keeps(kept: str, found: str) -> bool:
-    """Whether one line offers all that another does."""
+def _keeps(kept: str, found: str, inside: bool = False) -> bool:
+    """Whether one line offers all that another does; `inside` a class."""
     if kept == found:
         return True
+    if inside and ") -> " not in kept:  # a field
+        return _untyped(kept) == _untyped(found)
     if kept.startswith("engram "):  # a command: its options in any order
         return set(kept.split()) <= set(found.split())
     own, mine = _parameters(kept), _parameters(found)
     if kept.startswith("class ") or own is None or mine is None:
         return False
-    places, names, back = own
-    more, other, after = mine
+    places, names = own
+    more, other = mine
     added = [*more[len(places) :], *(one for one in other if one not in names)]
     optional = all("= " in one or one.startswith("*") for one in added)
-    return (
-        more[: len(places)] == places and names <= other | set(more) and back == after and optional
-    )
+    return more[: len(places)] == places and names <= other | set(more) and optional
 
 
-def _parameters(line: str) -> tuple[list[str], set[str], str] | None:
-    """Positional parameters, those by keyword only, and what is returned."""
-    head, mark, back = line.rpartition(") -> ")
+def _untyped(text: str) -> str:
+    """A field or parameter without its type."""
+    name, _, rest = text.partition(":")
+    _, mark, default = rest.rpartition(" = ")
+    return f"{name}{mark}{default}" if mark else name
+
+
+def _parameters(line: str) -> tuple[list[str], set[str]] | None:
+    """Positional parameters, and those by keyword only, without their types."""
+    head, mark, _ = line.rpartition(") -> ")
     if not mark:
         return None
     parts, depth = [""], 0
@@ -132,9 +139,9 @@ def _parameters(line: str) -> tuple[list[str], set[str], str] | None:
             parts.append("")
         else:
             parts[-1] += sign
-    words = [part.strip() for part in parts if part.strip()]
+    words = [_untyped(part.strip()) for part in parts if part.strip()]
     place = next((k for k, word in enumerate(words) if word.startswith("*")), len(words))
-    return words[:place], {word for word in words[place:] if word != "*"}, back
+    return words[:place], {word for word in words[place:] if word != "*"}
 
 
 def _public(module: Any) -> list[str]:
@@ -178,17 +185,18 @@ def _members(kind: type) -> Iterator[str]:
     for name in getattr(kind, "_fields", ()):
         yield f"{name}: {_annotation(kind.__annotations__.get(name, ''))}"
     start = vars(kind).get("__init__")
-    if inspect.isfunction(start) and not own and not hasattr(kind, "_fields"):
+    plain = inspect.isfunction(start) and not own and not hasattr(kind, "_fields")
+    if plain and len(inspect.signature(start).parameters) > 1:
         yield f"__init__{_signature(start)}"
     for name, value in sorted(vars(kind).items()):
         if name.startswith("_") or name in own or name in getattr(kind, "_fields", ()):
             continue
         wrapped = isinstance(value, staticmethod | classmethod)
-        plain: Any = value.__func__ if wrapped else value  # type: ignore[attr-defined]
+        inner: Any = value.__func__ if wrapped else value  # type: ignore[attr-defined]
         if isinstance(value, property) or type(value).__name__ == "cached_property":
             yield f"{name}: property"
-        elif inspect.isfunction(plain):
-            yield f"{name}{_signature(plain)}"
+        elif inspect.isfunction(inner):
+            yield f"{name}{_signature(inner)}"
 
 
 def _default(field: Any) -> str:
@@ -226,7 +234,7 @@ def _show(value: Any) -> str:
     return f"<{type(value).__name__}>" if " at 0x" in text or len(text) > 80 else text
 
 
-def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
+def _commands(command: Any, words: tuple[str, ...]) -> Iterator[str]:
     inner = getattr(command, "commands", {})
     if not inner:
         given = [

@@ -56,6 +56,7 @@ def test_public_names_and_signatures():
     [
         ("blurry(data: Data, ", "blurry(rows: Data, ", True),  # renamed
         ("mix: float = 0.1", "mix: float = 0.2", True),  # another default
+        ("mix: float = 0.1", "mix: float | None = 0.1", False),
         ("engram card DIRECTORIES --out/-o", "engram card DIRECTORIES", True),
         ("engram card DIRECTORIES --out/-o", "engram card DIRECTORIES --pdf --out/-o", False),
         ("blurry(data: Data, *, ", "blurry(data: Data, *, soft: bool = False, ", False),
