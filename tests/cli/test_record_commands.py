@@ -15,9 +15,12 @@ import pytest
 from rich.console import Console
 
 import engram as package
+from engram import methods
 from engram.cli import component_help, run_commands
 from engram.cli.list_command import KINDS
-from engram.cli.result_display import make_plain_table
+from engram.cli.result_display import advise_scope, make_plain_table
+from engram.engine.run_definition import Run
+from engram.engine.training import Training
 from engram.metrics import FORGETTING_DEFINITIONS
 from engram.streams import NEEDED, SCENARIOS
 from tests.cli.conftest import SMALL
@@ -547,3 +550,22 @@ def test_exported_labels_are_no_formulas(engram, tmp_path):
     engram("run", *SMALL, "-m", "ER", "-o", "out", "-s", "epochs=1", "-s", f"label={label}")
     assert "\n\"'=HYPERLINK" in engram("metrics", "out", "--csv").stdout
     assert "\n=HYPERLINK" not in engram("metrics", "out", "--csv", "--classes").stdout
+
+
+@pytest.mark.parametrize(
+    ("method", "frozen", "options", "advised"),
+    [
+        (methods.Finetune(), True, {}, True),
+        (methods.LwF(), True, {}, True),
+        (methods.Finetune(), False, {}, False),
+        (methods.Finetune(), True, {"scope": "own"}, False),
+        (methods.ER(), True, {}, False),
+        (methods.NCM(), True, {}, False),
+        (methods.Joint(), True, {}, False),
+    ],
+)
+def test_a_scope_is_advised_where_a_head_would_forget(method, frozen, options, advised):
+    stream = package.class_incremental(package.load("digits"), classes_per_task=5)
+    model = {"name": "mlp", "freeze": frozen}
+    run = Run(stream=stream, method=method, model=model, training=Training(**options))
+    assert ("scope=own" in advise_scope(run)) is advised

@@ -250,6 +250,16 @@ def test_timm_answers_the_same(timm_vit):
     assert torch.allclose(updated.features, timm_vit(x).features, rtol=0, atol=1e-9)
 
 
+def test_timm_behind_resized_images_answers_the_same(timm_vit):
+    resized = {"name": "timm/test_vit", "size": 160}
+    net = build(resized, sample_shape=(1, 28, 28), classes=4, seed=0).double().eval()
+    x, sizes = drawn(2, 1, 28, 28), outline_blocks(net.backbone)
+    assert sizes == outline_blocks(timm_vit.backbone)
+    for more in (Insertions(), empty(sizes.width, sizes.maps)):
+        found = net.insert(x, more).features
+        assert torch.allclose(found, net(x).features, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", WITH_PROMPTS)
 def test_timm_runs_every_method(timm_vit, name):
     x = (drawn(24, 3, 32, 32) * 40 + 128).clamp(0, 255).to(torch.uint8)

@@ -19,6 +19,7 @@ from engram.cli.console import (
     results_console,
     say,
 )
+from engram.engine.run_definition import Run
 from engram.experiments import Plan, Recipe
 from engram.experiments.order_study import OrderStudy
 from engram.experiments.plan import make_plans_by_recipe
@@ -43,6 +44,7 @@ def question(plans: Sequence[Plan]) -> None:
     first = streams[0]
     told = [note for stream in streams for note in stream.data.notes]
     told += [describe_start(plan.run.model) for plan in plans]
+    told += [advise_scope(plan.run) for plan in plans]
     notes = dict.fromkeys(note for note in told if note)
     say(f"{first.data!r}")
     more = f" and {len(streams) - 1} more streams" if len(streams) > 1 else ""
@@ -55,6 +57,25 @@ def question(plans: Sequence[Plan]) -> None:
             say(f"warning: {words}", style="yellow")
     for note in notes:
         say(f"note: {note}", style="yellow")
+
+
+def advise_scope(run: Run) -> str:
+    """Advise a scope for a head on frozen features that would forget by the default one.
+
+    Trained against classes of earlier tasks, of which it sees no rows, a head only learns to deny
+    them.
+    """
+    method, stream = run.method, run.stream
+    frozen = isinstance(run.model, Mapping) and bool(run.model.get("freeze"))
+    trains = not method.implements("answer") and method.reads != "past"  # a head, on its task
+    if not frozen or not trains or method.memory is not None or run.training.scope != "auto":
+        return ""
+    new = stream.visible.long().sum(0)  # tasks that show each class
+    if stream.head != "single" or len(stream) < 2 or int(new.max()) > 1:
+        return ""
+    name = type(method).__name__
+    why = "has no rows of earlier classes: on frozen features its head forgets less with scope=own"
+    return f"{name} {why}"
 
 
 def print_outcome(result: Result, folder: Path, *, page: Path | None = None) -> None:

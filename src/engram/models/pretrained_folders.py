@@ -228,9 +228,10 @@ def describe_start(model: Any) -> str:
     """Where a model's first weights come from, in words; nothing where there is no choice."""
     if isinstance(model, Mapping) and model.get("name") in FOLDERS:
         name, place = str(model["name"]), str(model.get("path", ""))
-        known = folder_sha256(name, place)[:8]
-        folder = Path(place).expanduser().resolve().name
-        return f"{name} starts from the weights of the folder {folder} (SHA-256 {known}...)"
+        folder = Path(place).expanduser().resolve()
+        there = folder.is_dir()  # not where results of another machine are looked at
+        known = f" (SHA-256 {folder_sha256(name, place)[:8]}...)" if there else ""
+        return f"{name} starts from the weights of the folder {folder.name}{known}"
     return describe_starting_weights(model)
 
 
