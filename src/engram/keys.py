@@ -86,11 +86,28 @@ def _fold_number(key: Key, add: Key) -> Key:
     number = _wrap(int(add) + _STEP)
     if not isinstance(key, Tensor):
         return _mix(_wrap(int(key) + number))
+    if _is_on_host(key):
+        return torch.tensor(_mix(_wrap(int(key) + number)))
     if _has_kernel(key):
         from engram import key_kernels
 
         return key_kernels.mix(key, number)
     return _mix_(key + number)
+
+
+def _is_on_host(key: Tensor) -> bool:
+    """Whether a key is a single number in the memory of the host: Python mixes it sooner."""
+    return (
+        not key.ndim and key.is_cpu and key.dtype == torch.long and type(key) is Tensor
+        and not _is_transformed()
+    )  # fmt: skip
+
+
+def _is_transformed() -> bool:
+    """Whether what happens now is mapped, differentiated by a transform, or traced."""
+    if torch.compiler.is_compiling():
+        return True
+    return maybe_current_level() is not None or bool(_len_torch_dispatch_stack())
 
 
 def fold_each(key: Key, *names: str, device: torch.device | str | None = None) -> Tensor:
@@ -140,6 +157,10 @@ def bits(key: Key, *shape: int, device: torch.device | str | None = None) -> Ten
     """Draw 63 random bits per entry, shape ``key.shape + shape``."""
     key = torch.as_tensor(key, device=device)
     count = math.prod(shape)
+    if not shape and _is_on_host(key):
+        number = int(key)
+        drawn = _mix(_wrap(_mix(_wrap(number + _STEP)) + number))
+        return torch.tensor(drawn & _LARGEST)
     if _has_kernel(key, count):
         from engram import key_kernels
 
@@ -156,9 +177,7 @@ def _bits(key: Tensor, count: int) -> Tensor:
 
 def _has_kernel(key: Tensor, count: int = _LARGE) -> bool:
     """Whether to use a kernel for keys, or `count` draws of each: not when mapped or traced."""
-    if not key.is_cuda or key.dtype != torch.long or torch.compiler.is_compiling():
-        return False
-    if maybe_current_level() is not None or _len_torch_dispatch_stack():
+    if not key.is_cuda or key.dtype != torch.long or _is_transformed():
         return False
     if key.device not in _kernel_works:
         if torch.cuda.is_current_stream_capturing():  # a trial is not possible now
@@ -201,7 +220,10 @@ def uniform(key: Key, *shape: int, device: torch.device | str | None = None) -> 
     >>> uniform(7, 3).shape
     torch.Size([3])
     """
-    return (bits(key, *shape, device=device) >> 10).double() * 2.0**-53
+    drawn = bits(key, *shape, device=device)
+    if _is_on_host(drawn):
+        return torch.tensor((int(drawn) >> 10) * 2.0**-53, dtype=torch.float64)
+    return (drawn >> 10).double() * 2.0**-53
 
 
 def normal(key: Key, *shape: int, device: torch.device | str | None = None) -> Tensor:

@@ -120,3 +120,16 @@ def test_a_store_encrypts_what_it_sets_aside(learner, rows, tmp_path):
     other.forget(rows=x[:5] + 1)
     assert other.current.how == "forgot"
     assert learner._key is None
+
+
+def test_a_store_of_the_command_line(learner, rows, tmp_path, monkeypatch):
+    model, asked = learner.save(tmp_path / "m.engram"), ["store", str(tmp_path / "m.engram")]
+    told = CliRunner().invoke(app, [*asked, str(tmp_path / "a"), "--encrypt"])
+    assert told.exit_code == 2
+    assert not (tmp_path / "a").exists()
+    pytest.importorskip("cryptography")
+    monkeypatch.setenv("ENGRAM_KEY", KEY)
+    told = CliRunner().invoke(app, [*asked, str(tmp_path / "a"), "--encrypt"])
+    assert told.exit_code == 0, told.output
+    assert not holds(tmp_path / "a/versions/000001.engram", rows[0])
+    assert holds(model, rows[0])

@@ -58,17 +58,18 @@ class CLSERTwin(ReservoirTwin):
         else:
             self.follow(self.last)  # a step has been taken
         self.last = key
-        logits, y = self.net(self.x(rows), stage + 1), self.y(rows)
         if not self.slots:
-            return F.cross_entropy(logits, y), torch.zeros(len(rows))
+            logits = self.net(self.x(rows), stage + 1)
+            return F.cross_entropy(logits, self.y(rows)), torch.zeros(len(rows))
         old = rows_of(self.drawn(stage, key, 0))
         x, labels = self.x(old), self.y(old)
-        # passes that train come first: teachers have the statistics after them
-        own = self.net(x, stage + 1)
+        # the pass that trains comes first: teachers have the statistics after it
+        logits = self.net(torch.cat([self.x(rows), x]), stage + 1)
+        own = logits[len(rows) :]
         said = {name: self.teach(name, x, stage) for name in self.means}
         sure = {name: one.softmax(1).gather(1, labels[:, None]) for name, one in said.items()}
         wanted = torch.where(sure["stable"] > sure["plastic"], said["stable"], said["plastic"])
-        total = F.cross_entropy(torch.cat([logits, own]), torch.cat([y, labels]))
+        total = F.cross_entropy(logits, torch.cat([self.y(rows), labels]))
         total = total + 0.5 * F.mse_loss(own, wanted)
         return total, torch.zeros(len(rows))
 

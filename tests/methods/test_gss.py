@@ -20,17 +20,18 @@ ROOM = Memory(total=12, policy="admit")
 def test_scores_are_cosines_of_gradients_one_by_one():
     at = enter_task(GSS(memory=ROOM, size=4), runs=1)
     batch = next(at.own_batches())
-    learner = at.learners[0]
+    learner, count = at.learners[0], len(batch.w)
+    both = batch.join(batch.memory[0])
     gradients = []
-    for row in range(len(batch.w)):
+    for row in range(len(both.w)):
         weights = learner.vector.clone().requires_grad_(True)
-        loss = at.net(batch, vector=weights).task(batch.select(slice(row, row + 1)))
+        loss = at.net(batch, vector=weights).task(both.select(slice(row, row + 1)))
         gradients.append(torch.autograd.grad(loss, weights)[0])
-    past = [row for row in range(len(batch.w)) if batch.old[row] and batch.w[row]]
+    past = [row for row in range(count, len(both.w)) if both.w[row]]
     assert len(past) == 4
     found = at.method.remember(at.net(batch), batch, learner.state)["score"]
-    for row in range(len(batch.w)):
-        if batch.w[row] and not batch.old[row]:
+    for row in range(count):
+        if batch.w[row]:
             like = [float(F.cosine_similarity(gradients[row], gradients[p], 0)) for p in past]
             assert float(found[row]) == pytest.approx(1 + max(like), abs=1e-9)
 

@@ -34,12 +34,14 @@ def forward(weights: dict[str, torch.Tensor], x: torch.Tensor, columns: int) -> 
             F.linear(one, *second),
             [weights[f"{start}head.{n}"] for n in ("weight", "bias")],
         )
-        for j, older in enumerate(known):
-            two = two + older[0] @ weights[f"column{k}.lateral.0.{j}.weight"].T
+        if known:
+            below = torch.cat([older[0] for older in known], 1)
+            two = two + below @ weights[f"column{k}.lateral.0"].T
         two = torch.relu(two)
         logits = F.linear(two, *last)
-        for j, older in enumerate(known):
-            logits = logits + older[1] @ weights[f"column{k}.lateral.1.{j}.weight"].T
+        if known:
+            below = torch.cat([older[1] for older in known], 1)
+            logits = logits + below @ weights[f"column{k}.lateral.1"].T
         known.append([one, two])
     return logits
 

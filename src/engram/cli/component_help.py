@@ -162,6 +162,10 @@ def describe_component(kind: str, name: str, line: str) -> str:
     thing = _find_component(kind, name)
     listed = list_settings(thing)
     parts = [f"{name}: {_docstring_text(thing)}"]
+    if kind == "detectors" and thing.fits:
+        from engram.novelty import Detector
+
+        parts.append(explain_field(Detector, "refit").rstrip())
     if listed:
         parts.append(f"{'fields' if is_dataclass(thing) else 'options'}:\n{listed}")
     return "\n\n".join(parts)

@@ -25,6 +25,9 @@ def store(
         ),
     ] = None,
     no_gate: Annotated[bool, typer.Option("--no-gate", help="Accept all that is learnt.")] = False,
+    encrypt: Annotated[
+        bool, typer.Option("--encrypt", help="Encrypt rows by the key in $ENGRAM_KEY.")
+    ] = False,
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:  # fmt: skip
@@ -33,8 +36,12 @@ def store(
     from engram.deploy import Gate, Learner, ModelStore
     from engram.errors import bad
     from engram.experiments.plain_values import from_plain
+    from engram.experiments.sealed_rows import KEY_VARIABLE, find_key
     from engram.io import parse_key_value
 
+    key = find_key(None) if encrypt else None
+    if encrypt and key is None:
+        raise bad("--encrypt", f"a key in the environment variable {KEY_VARIABLE}", "none")
     changes = dict(parse_key_value(text) for text in rules or ())
     if no_gate and changes:
         raise bad("--set", "no value with --no-gate", ", ".join(changes))
@@ -42,7 +49,7 @@ def store(
         raise bad("MODEL", "a model file that a learner saved", str(model))
     gate = None if no_gate else from_plain(Gate, changes, path="--set")
     learner = Learner.load(model, device=device, trust=trust)
-    made = ModelStore.create(folder, learner, gate=gate, keep=keep)
+    made = ModelStore.create(folder, learner, gate=gate, keep=keep, key=key)
     say(f"{folder}: {made.current}")
 
 

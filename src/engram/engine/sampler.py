@@ -46,6 +46,11 @@ class StepRows(NamedTuple):
         return tuple(self.main.real.amax(0).tolist())
 
     @property
+    def may_enter(self) -> bool:
+        """Whether rows pass by a memory that is renewed with every step."""
+        return any(isinstance(one, Tensor) for one in (self.into, self.passes))
+
+    @property
     def live(self) -> np.ndarray:
         """[R, S] whether a run has any row at that step."""
         return np.asarray((self.main.real > 0).cpu().numpy())

@@ -226,15 +226,15 @@ def freeze_root(learner: RunLearner, method: Method, stage: int) -> None:
         free[name].fill_(False)
 
 
-def frozen_names(learners: Sequence[RunLearner]) -> list[str]:
+def frozen_names(learners: Sequence[RunLearner], every: bool = False) -> list[str]:
     """Return the names of parameters that no run differentiates, because all of them stand still.
 
-    Of networks that grow, all that are frozen as a whole in every run; of others, those of the root
-    in a task that is trained on latents.
+    Of networks that grow, or if `every` one is asked for, all that are frozen as a whole in every
+    run; of others, those of the root in a task that is trained on latents.
     """
     networks = learners[0].networks
     names = networks.root_names if learners[0].latents else []
-    if networks.grows:
+    if networks.grows or every:
         names = list(networks.layout.shapes)
     if not names:
         return []

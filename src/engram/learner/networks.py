@@ -27,7 +27,7 @@ from engram.models.forward_pass import (
     forward_context,
     share_context,
 )
-from engram.models.functional_call import call_with_weights
+from engram.models.functional_call import call_with_weights, find_module
 
 MAX_REUSED_OUTPUTS = 3  # enough for a batch of the task and two draws from the memory
 Snapshot = Mapping[str, Any]  # {"vector": Tensor, "buffers": {name: Tensor}}
@@ -341,7 +341,7 @@ class NetworkPart:
 
 def find_part(bundle: torch.nn.Module, name: str, run: Callable[..., Any]) -> NetworkPart:
     """Return an additional network, or a part or method of the main network, by its name."""
-    networks = dict(bundle.named_children())
+    networks: dict[str, Any] = bundle._modules  # without a walk over all of them in every call
     if name in networks:
         return NetworkPart(run, networks[name], name)
     found = getattr(networks[MAIN], name, None)
@@ -356,8 +356,8 @@ def find_part(bundle: torch.nn.Module, name: str, run: Callable[..., Any]) -> Ne
 def _find_layer(skeleton: torch.nn.Module, name: str) -> torch.nn.Module:
     """Return a submodule by its name, without a walk over all of them in every step."""
     try:
-        return skeleton.get_submodule(name)
-    except AttributeError:
+        return find_module(skeleton, name)
+    except KeyError:
         known = [one for one, _ in skeleton.named_modules() if one]
         raise unknown("want", name, known) from None
 

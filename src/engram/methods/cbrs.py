@@ -49,16 +49,17 @@ class CBRS(OnlineReplay):
             learner.state = {"seen": none, "full": none.bool()}
 
     def admit(self, row: Offer, memory: Slots, state: State) -> tuple[Tensor, State]:
-        classes = torch.arange(len(state["seen"]), device=row.y.device)
+        classes, target = torch.arange(len(state["seen"]), device=row.y.device), memory.target
         own = classes == row.target  # [C]
-        member = memory.target == classes[:, None]  # [C, M]
-        held = member.sum(1)
+        held = (target == classes[:, None]).sum(1)  # [C]
         largest = held == held.max()
         seen, full = state["seen"] + own, state["full"] | (largest & memory.full)
-        mine, others = (torch.where(one[:, None], member, False).any(0) for one in (own, largest))
-        known = (own & full).any()  # whether the row's class is full
-        kept, passed = (torch.where(own, one, 0).sum() for one in (held, seen))
-        slot = memory.draw(torch.where(known, mine, others), keys.fold(row.key, "slot"))
+        # of the row's class: rows held and seen, and whether it is full
+        facts = torch.stack([held, seen, full.long()]) * own
+        kept, passed, known = facts.sum(1).unbind()
+        mine = target == row.target
+        others = (largest[None] & (target[:, None] == classes)).any(1)
+        slot = memory.draw(torch.where(known > 0, mine, others), keys.fold(row.key, "slot"))
         lucky = keys.uniform(keys.fold(row.key, "keep")) * passed <= kept
-        enters = ~memory.full | ~known | lucky
+        enters = ~memory.full | (known == 0) | lucky
         return torch.where(enters, slot, -1), {"seen": seen, "full": full}

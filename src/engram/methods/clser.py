@@ -101,14 +101,15 @@ class CLSER(Method):
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         (memory,) = batch.memory
-        new, own = net(batch.x, batch.w).logits, net(memory.x, memory.w).logits
+        both = batch.join(memory)
+        logits = net(both.x, both.w).logits
         stable, plastic = (
             self.average(net, state, name)(memory.x).logits for name in ("stable", "plastic")
         )
         wanted = choose_surer(stable, plastic, memory.target, batch.seen)
-        away = squared_logit_distance(own, wanted, batch.seen)
+        away = squared_logit_distance(logits[len(batch.w) :], wanted, batch.seen)
         return {
-            "task": net.task(batch.join(memory), logits=torch.cat([new, own])),
+            "task": net.task(both, logits=logits),
             "consistency": self.strength * mean(away, memory.w),
         }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram import keys
@@ -199,34 +200,34 @@ class DynamicER(Method):
             rows[seen] = fresh[seen]
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
+        if not state["extractors"]:
+            return {"task": net.task(batch)}
         found = self.extract(net, batch.x, state, batch.w)
         logits = self.classify(net, found)
         if net.phase == "balance":
             return {"balance": net.task(batch, logits=logits / self.temperature)}
-        terms = {"task": net.task(batch, logits=logits)}
-        if state["extractors"]:
-            said = net.auxiliary(found[-1])
-            fresh = batch.new[batch.target]
-            among = torch.cat([batch.new, torch.ones_like(batch.new[:1])]).expand_as(said)
-            target = torch.where(fresh, batch.target, said.shape[-1] - 1)
-            terms["auxiliary"] = self.auxiliary * mean(ce_rows(said, target, among), batch.w)
-        return terms
+        said, target = net.auxiliary(found[-1]), batch.target
+        among = torch.cat([batch.new, torch.ones_like(batch.new[:1])]).expand_as(said)
+        target = torch.where(batch.new[target], target, said.shape[-1] - 1)
+        return {
+            "task": net.task(batch, logits=logits),
+            "auxiliary": self.auxiliary * mean(ce_rows(said, target, among), batch.w),
+        }
 
     def finish(self, learner: RunLearner, task: Task) -> None:
         if not learner.stage or not self.balance:
             learner.exemplars = self.memory.update(learner, task.train)
 
     def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
+        if not state["extractors"]:
+            return net(x)
         found = self.extract(net, x, state)
         return Output(torch.cat(found, -1), self.classify(net, found))
 
     def extract(self, net: Net, x: Tensor, state: State, w: Tensor | None = None) -> list[Tensor]:
         """Compute the features of each extractor; only the newest is trained, and with them."""
-        count = len(state["extractors"])
-        if not count:
-            return [net(x, w).features]
-        older = net.detached()
-        found = [older(x).features]
+        count, older = len(state["extractors"]), net.detached()
+        found = [older.backbone(x)]
         found += [getattr(older, f"extractor{number}")(x) for number in range(1, count)]
         name = f"extractor{count}"
         stands = net.phase == "balance"
@@ -234,9 +235,6 @@ class DynamicER(Method):
 
     def classify(self, net: Net, features: list[Tensor]) -> Tensor:
         """Compute logits [B, C] from the features of all extractors."""
-        first, *others = features
-        parts = [net.head(first)]
-        parts += [
-            getattr(net, f"extractor{number + 1}").head(one) for number, one in enumerate(others)
-        ]
-        return torch.stack(parts).sum(0)
+        params = net.params
+        parts = (params[f"{name}weight"] for name in classifier_parts(len(features) - 1))
+        return F.linear(torch.cat(features, -1), torch.cat([*parts], -1), params["net.head.bias"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engram.learner.batch import Batch
@@ -27,33 +28,33 @@ class Column(nn.Module):
         super().__init__()
         self.model = model
         fed = [*hidden_layers(model)[1:], model.head]
-        self.lateral = nn.ModuleList(
-            nn.ModuleList(
-                nn.Linear(layer.weight.shape[1], layer.weight.shape[0], bias=False)
-                for _ in range(older)
-            )
-            for layer in fed
-        )
-        last = len(fed) - 1
-        self.class_rows = (
-            *(f"model.{name}" for name in model.class_rows),
-            *(f"lateral.{last}.{k}.weight" for k in range(older)),
-        )
+        self.lateral = nn.ParameterList(draw_lateral(layer, older) for layer in fed)
+        last = f"lateral.{len(fed) - 1}"
+        self.class_rows = (*(f"model.{name}" for name in model.class_rows), last)
 
-    def forward(self, x: Tensor, older: tuple[Layers, ...]) -> tuple[Layers, Tensor]:
-        """Compute the hidden layers and the logits from the hidden layers of older columns."""
+    def hidden(self, x: Tensor, older: tuple[Layers, ...]) -> Layers:
+        """Compute the hidden layers from those of older columns."""
         model: Any = self.model
         layers = hidden_layers(model)
         seen = [torch.relu(layers[0](x.flatten(1))) if layers else model.backbone(x)]
         for place, layer in enumerate(layers[1:]):
             seen.append(torch.relu(layer(seen[-1]) + self._from(older, place)))
-        logits = model.head(seen[-1]) + self._from(older, len(self.lateral) - 1)
-        return tuple(seen), logits
+        return tuple(seen)
+
+    def forward(self, x: Tensor, older: tuple[Layers, ...]) -> tuple[Layers, Tensor]:
+        """Compute the hidden layers, and the logits."""
+        seen, model = self.hidden(x, older), cast(Any, self.model)
+        return seen, model.head(seen[-1]) + self._from(older, len(self.lateral) - 1)
 
     def _from(self, older: tuple[Layers, ...], place: int) -> Tensor:
-        links: Any = self.lateral[place]
-        parts = [link(one[place]) for link, one in zip(links, older, strict=True)]
-        return torch.stack(parts).sum(0)
+        return F.linear(torch.cat([one[place] for one in older], -1), self.lateral[place])
+
+
+def draw_lateral(layer: Any, older: int) -> Tensor:
+    """Draw the weights by which a layer sees the layers below of older columns, side by side."""
+    above, below = layer.weight.shape
+    parts = (nn.Linear(below, above, bias=False).weight.detach() for _ in range(older))
+    return torch.cat([*parts], 1)
 
 
 def hidden_layers(model: Any) -> list[nn.Linear]:
@@ -68,6 +69,13 @@ def hidden_layers(model: Any) -> list[nn.Linear]:
     """
     known = isinstance(model.backbone, MLP) and model.backbone.latent is None
     return [*model.backbone.lower, *model.backbone.upper] if known else []
+
+
+def name_hidden_layers(model: Any) -> tuple[str, ...]:
+    """Return the full names of the `hidden_layers` of the model."""
+    split, count = len(getattr(model.backbone, "lower", ())), len(hidden_layers(model))
+    places = ((("lower", k) if k < split else ("upper", k - split)) for k in range(count))
+    return tuple(f"net.backbone.{part}.{k}" for part, k in places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,39 +116,35 @@ class PNN(Method):
         learner.state = {"columns": (noted,) * learner.stage}  # besides the first
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
-        *_, (_, logits) = self.pass_columns(net, batch.x, state, batch.w)
+        if not (count := len(state["columns"])):
+            return {"task": net.task(batch)}
+        still = net.detached()  # older columns are not trained
+        with torch.no_grad():
+            older: tuple[Layers, ...] = (self._see_first(still, net, batch.x),)
+        for number in range(1, count):
+            older = (*older, getattr(still, f"column{number}").hidden(batch.x, older))
+        _, logits = getattr(net, f"column{count}")(batch.x, older, w=batch.w)
         return {"task": net.task(batch, logits=logits)}
 
     def answer(self, net: Net, x: Tensor, state: State, stage: Tensor) -> Output:
-        each = self.pass_columns(net, x, state)
-        newest = torch.full_like(stage, len(each) - 1)
-        place = torch.where(stage < 0, newest, stage).reshape(1)
+        count = len(state["columns"])
+        first = self._see_first(net, net, x)
+        each = [(first, net.head(first[-1]))]
+        for number in range(1, count + 1):
+            older = tuple(layers for layers, _ in each)
+            each.append(getattr(net, f"column{number}")(x, older))
+        place = torch.where(stage < 0, torch.full_like(stage, count), stage).reshape(1)
         features = torch.stack([layers[-1].flatten(1) for layers, _ in each])
         logits = torch.stack([logits for _, logits in each])
         return Output(features.index_select(0, place)[0], logits.index_select(0, place)[0])
 
-    def pass_columns(
-        self, net: Net, x: Tensor, state: State, w: Tensor | None = None
-    ) -> list[tuple[Layers, Tensor]]:
-        """Compute the hidden layers and logits of all columns; older ones are not trained."""
-        count = len(state["columns"])
-        found = [self._first(net if not count else net.detached(), net, x, w)]
-        for number in range(1, count + 1):
-            older = tuple(layers for layers, _ in found)
-            if number < count:
-                found.append(getattr(net.detached(), f"column{number}")(x, older))
-            else:
-                found.append(getattr(net, f"column{number}")(x, older, w=w))
-        return found
-
-    def _first(self, column: Any, net: Net, x: Tensor, w: Tensor | None) -> tuple[Layers, Tensor]:
-        """Compute those of the model itself."""
-        names = [f"net.backbone.{name}" for name in ("lower", "upper")]
-        hidden = [
-            name
-            for name, layer in net._skeleton().named_modules()
-            if isinstance(layer, nn.Linear) and name.rpartition(".")[0] in names
-        ]
-        whole = column(x, want=tuple(hidden)) if column is not net else net(x, w, tuple(hidden))
-        layers = tuple(torch.relu(whole.layers[name]) for name in hidden)
-        return layers or (whole.features,), whole.logits
+    def _see_first(self, column: Any, net: Net, x: Tensor) -> Layers:
+        """Compute the hidden layers of the model itself."""
+        hidden = name_hidden_layers(net.networks.eval.get_submodule("net"))
+        if not hidden:
+            return (column.backbone(x),)
+        params, seen = net.params, [x.flatten(1)]
+        for name in hidden:
+            own = params[f"{name}.weight"], params[f"{name}.bias"]
+            seen.append(torch.relu(F.linear(seen[-1], *own)))
+        return tuple(seen[1:])

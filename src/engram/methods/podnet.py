@@ -306,7 +306,7 @@ class PODNet(Method):
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         if net.phase == "balance":
-            return {"balance": self._task(net, batch, net.detached()(batch.x).features)}
+            return {"balance": self._task(net, batch, net.detached().backbone(batch.x))}
         if "teacher" not in state:
             return {"task": self._task(net, batch, net(batch.x, batch.w).features)}
         paths, rows = self.paths(net.networks.eval), len(batch.w)

@@ -38,6 +38,20 @@ def find_tied_names(module: nn.Module) -> dict[str, str]:
     return found
 
 
+def find_module(module: nn.Module, path: str) -> nn.Module:
+    """Return a submodule by its path, in a fraction of the time of ``get_submodule``.
+
+    Examples
+    --------
+    >>> find_module(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), "1")
+    ReLU()
+    """
+    found: Any = module
+    for part in path.split(".") if path else ():
+        found = found._modules[part]
+    return found  # type: ignore[no-any-return]
+
+
 def call_with_weights(
     module: nn.Module, weights: dict[str, Tensor], args: tuple[Any, ...], tied: Mapping[str, str]
 ) -> Any:
@@ -57,7 +71,7 @@ def call_with_weights(
             path, _, last = name.rpartition(".")
             layer = tables.get(path)
             if layer is None:
-                layer = tables[path] = module.get_submodule(path)
+                layer = tables[path] = find_module(module, path)
             table: Any = layer._parameters if last in layer._parameters else layer._buffers
             own.append((table, last, name, table[last]))
             table[last] = value

@@ -47,6 +47,7 @@ from engram.engine.trainers.step import (
     LossGradient,
     StepTensors,
     TrainingStep,
+    add_terms,
     is_fusable,
     make_counters,
     positions,
@@ -224,6 +225,8 @@ class LockstepTrainer(TrainingStep):
     # -- rows -------------------------------------------------------------------------------------
     def load(self, rows: StepRows, fixed: bool) -> None:
         """Set the rows of the next steps, at fixed addresses if a graph was captured."""
+        self._ask_about(rows)
+        self.verbs.recall = self._recall
         if self._slots and self._recall.own and not self.collate.values:
             first = make_empty_tables(self.learners[0], self.method, rows, self._slots)
             runs = len(self.learners)
@@ -484,14 +487,14 @@ class MappedVerbs:
         terms = check_loss_terms(method, method.loss(net, batch, state))
         if self.touches is None or net.touched:
             self.touches = net.touched
-        total = sum(t for name, t in terms.items() if not names or name in names)
+        total = add_terms(terms, names)
         if isinstance(weight, Tensor):
             total = total * weight
         found: tuple[dict[str, Tensor], ...] = ({},)
         if remembers and self.recall:  # of the pass that the loss made
             found = self.recall.ask(method, net, batch, state)
         kept = tuple(net.teacher_cache.made) if net.teacher_cache is not None else ()
-        return total, (terms, net.buffers, found, kept, {})  # type: ignore[return-value]
+        return total, (terms, net.buffers, found, kept, {})
 
     def _project_one(
         self, vector: Tensor, _: Any, buffers: Any, state: Any, batch: Batch, hyper: Any,

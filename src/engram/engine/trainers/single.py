@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engram import distributed, keys
-from engram.engine.admission import HeldRows, admit_rows, hold_exemplars
+from engram.engine.admission import HeldRows, admit_rows, admit_rows_on_host, hold_exemplars
 from engram.engine.batches import (
     Collator,
     RowAnnouncer,
@@ -30,6 +30,7 @@ from engram.engine.trainers.step import (
     LossGradient,
     StepTensors,
     TrainingStep,
+    add_terms,
     is_fusable,
     make_counters,
     positions,
@@ -73,7 +74,10 @@ class SingleTrainer(TrainingStep):
         # verbs and unfused optimisers need the whole vector
         whole = self._projects or self._follows or not self._fuses
         self._flat = whole or bool(training.clip or training.clip_value or training.ema)
-        frozen = [] if whole else frozen_names([learner])
+        # moments of what stands still are 0 where a phase begins with fresh ones, and stay so
+        frozen = [] if whole else frozen_names([learner], training.optim_reset)
+        if len(frozen) == len(learner.networks.layout.shapes):
+            frozen = []
         self.moving = TrainableSlices(learner.networks.layout, frozen)
         self.net = BoundNet(
             learner.networks, learner.vector, learner.buffers,
@@ -130,6 +134,7 @@ class SingleTrainer(TrainingStep):
 
     def _prepare(self, rows: StepRows) -> None:
         self._lengths = rows.lengths
+        self._ask_about(rows)
         # the main batch is cut to its length, but a reservoir may be empty at first
         self._padded = any(bool((batch.w == 0).any()) for batch in rows.apart)
         if self._draws is not None:
@@ -222,9 +227,7 @@ class SingleTrainer(TrainingStep):
         net.begin(batch.key, self._weights_without_zeros(batch) if own else ())
         with torch.enable_grad(), self._precision():
             terms = check_loss_terms(self.method, self.method.loss(net, batch, state))
-            total: Tensor = sum(  # type: ignore[assignment]
-                term for name, term in terms.items() if not names or name in names
-            )
+            total = add_terms(terms, names)
             if weight is not None:
                 total = total * weight
         if not total.requires_grad:
@@ -329,7 +332,8 @@ class SingleTrainer(TrainingStep):
         tables = {name: table[: self._slots] for name, table in self.collate.values.items()}
         assert held is not None and isinstance(passes, Tensor)  # noqa: PT018
         state = self.tensors.state
-        return admit_rows(self.method, held, tables, rows.main, passes, values, key, state)
+        admit = admit_rows if passes.is_cuda else admit_rows_on_host
+        return admit(self.method, held, tables, rows.main, passes, values, key, state)
 
     # -- learner -----------------------------------------------------------------------------------
     def write_back(self) -> None:

@@ -25,6 +25,7 @@ from engram.engine.optim import Optimizer, OptimizerState, make_optimizer
 from engram.engine.sampler import StepRows
 from engram.engine.stored_values import Recall, rewrite_values_, write_slots_
 from engram.engine.training import PRECISIONS, Training
+from engram.errors import unknown
 from engram.learner.batch import NO_VALUES, Batch
 from engram.learner.learner import RunLearner
 from engram.learner.tensor_tree import pick, stack, tree_map
@@ -191,6 +192,11 @@ class TrainingStep:
             if name not in t.sums:
                 t.sums[name] = torch.zeros_like(term)
             t.sums[name].add_(term if t.live is None else torch.where(t.live, term, 0.0))
+
+    def _ask_about(self, rows: StepRows) -> None:
+        """Ask the method to remember rows only while some may enter: after an epoch, none do."""
+        enters = bool(self._slots) and rows.may_enter
+        self._recall = Recall.in_stage(self.method, self.learners[0].stage, enters)
 
     # -- memories that the method fills ------------------------------------------------------------
     def draw_from(self, draws: Draws) -> None:
@@ -447,6 +453,25 @@ def make_counters(
 
 
 # -- pieces of a step ------------------------------------------------------------------------------
+
+
+def add_terms(terms: Terms, names: Sequence[str] = ()) -> Tensor:
+    """Add up the loss terms of these names, those that there are; of all if none is given.
+
+    Examples
+    --------
+    >>> terms = {"task": torch.tensor(1.0), "penalty": torch.tensor(2.0)}
+    >>> float(add_terms(terms)), float(add_terms(terms, ["penalty", "memory"]))
+    (3.0, 2.0)
+    >>> add_terms(terms, ["tasks"])
+    Traceback (most recent call last):
+    ...
+    engram.errors.BadArgument: grad: unknown name 'tasks', did you mean 'task'? ...
+    """
+    chosen = [term for name, term in terms.items() if not names or name in names]
+    if not chosen:
+        raise unknown("grad", names[0], list(terms))
+    return sum(chosen[1:], chosen[0])  # from 0 on, every step would have a further node
 
 
 def limit_gradient(flat: Tensor, norm: float, value: float) -> Tensor:
