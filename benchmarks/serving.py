@@ -314,9 +314,9 @@ def replay(minutes, port, record=False, classes=6, rows=40):
                     if not record:
                         said.append(asked.predict(x[at : at + 10]))
                         continue
-                    seen = asked.observe(x[at : at + 10])
+                    seen = asked.record(x[at : at + 10])
                     said.append([label for _, label in seen])
-                    asked.labels([name for name, _ in seen], y[at : at + 10])
+                    asked.label([name for name, _ in seen], y[at : at + 10])
                 asked.alarm(x)
                 answers += len(said) + 1
                 accuracies.append(float(np.mean(np.concatenate(said) == y)))
