@@ -250,6 +250,12 @@ def serve(
         int, typer.Option(help="Processes that learn, which several models share.")
     ] = 1,
     threads: Annotated[int, typer.Option(help="Threads per prediction.")] = 1,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record", help="Record predictions and labels that come later, for engram monitor."
+        ),
+    ] = False,
     log_format: Annotated[
         str, typer.Option(metavar="text|json", help="Form of the lines on standard error.")
     ] = "text",
@@ -315,6 +321,7 @@ def serve(
             trust=trust,
             queue=check_int("--queue", queue, 1),
             processes=training_processes,
+            record=record,
         )
         hosts = LOOPBACK if host in LOCAL_HOSTS else ()
         app = create_app(service, limits=limits, tokens=access, hosts=hosts)
