@@ -107,3 +107,6 @@ def test_a_store_learns_behind_its_gate(tmp_path):
     assert told.exit_code == 0
     assert ModelStore(store.folder).current.number == 3
     assert run("learn", store.folder, "-d", tmp_path / "bad.csv", "-o", "x").exit_code == 2
+    told = run("predict", store.folder, "--data", tmp_path / "good.csv")
+    wanted = ModelStore(store.folder).learner.predict(week(["ant", "bee"], number=2, rows=120))
+    assert [one.split(",")[1] for one in told.stdout.splitlines()[1:]] == wanted.tolist()

@@ -367,6 +367,8 @@ def test_every_odd_value_in_every_column(schemas):
         try_values(column, known)
         try_values(column, known[::-1])
     assert min(answers.values()) > 20
+    coded = first.iloc[:2].assign(zip=pd.Series([None, 2**53], dtype=object).astype("category"))
+    assert compare(schemas[-3.0], coded, -3.0) == "answered"
     for column in COLUMNS:
         twins = pd.concat([first[[column]], first], axis=1)
         assert compare(schemas[-3.0], twins, -3.0) == "refused"

@@ -578,7 +578,7 @@ def list_cells(values: Any) -> list[Any]:
     """
     import pandas as pd
 
-    raw = values.to_numpy(object)
+    raw = values.astype(object).to_numpy()  # to_numpy(object) makes floats of categories with gaps
     cells: list[Any] = raw.tolist()
     if any(issubclass(kind, np.generic) for kind in set(map(type, cells))):
         cells = [_to_python(one) if isinstance(one, np.generic) else one for one in cells]
