@@ -155,6 +155,8 @@ def _apply_function(
             continue  # it diverged, or is not finished
         found = function(part, **options)
         try:
+            if np.ndim(found):  # older versions of NumPy make a number of an array of one
+                raise TypeError("an array")
             values[number] = float(found)
         except (TypeError, ValueError) as problem:
             expected = "a function of a matrix [stage, task] that returns one number"
