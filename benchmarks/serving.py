@@ -2,7 +2,8 @@
 its memory stay flat?
 
     python -m benchmarks.serving --out benchmarks/serving.json
-    python -m benchmarks.serving --replay 10 --out benchmarks/serving.json
+    python -m benchmarks.serving --replay 15 --out benchmarks/serving.json
+    python -m benchmarks.serving --replay 5 --record --out benchmarks/serving.json
 
 10,000 requests of 32 clients on loopback, drawn from a mix of predictions, novelty, states, tasks
 to learn and malformed requests, about two models: arrays of 64 numbers, and records of a table. The
@@ -286,7 +287,7 @@ def measure(clients, requests, wrong, port):
 
 
 # -- weeks, one after the other --------------------------------------------------------------------
-def replay(minutes, port, classes=6, rows=40):
+def replay(minutes, port, record=False, classes=6, rows=40):
     """Let a store learn weeks for some minutes, one in ten with shuffled labels."""
     rng = np.random.default_rng(0)
     centres = 3 * rng.normal(size=(classes, 16))
@@ -300,7 +301,7 @@ def replay(minutes, port, classes=6, rows=40):
         learner = Learner("ER", "mlp", memory=200, calibration=50, epochs=3, device="cpu")
         start_x, start_y = (np.concatenate(parts) for parts in zip(*(week() for _ in range(5))))
         ModelStore.create(Path(folder) / "weeks", learner.learn(start_x, start_y))
-        process = start([Path(folder) / "weeks"], port)
+        process = start([Path(folder) / "weeks"], port, *(["--record"] if record else []))
         memory = Memory(process.pid)
         memory.start()
         asked, accuracies = Client(f"http://127.0.0.1:{port}"), []
@@ -308,7 +309,14 @@ def replay(minutes, port, classes=6, rows=40):
         try:
             while time.monotonic() < ends:
                 x, y = week()
-                said = [asked.predict(x[at : at + 10]) for at in range(0, len(x), 10)]
+                said = []
+                for at in range(0, len(x), 10):
+                    if not record:
+                        said.append(asked.predict(x[at : at + 10]))
+                        continue
+                    seen = asked.record(x[at : at + 10])
+                    said.append([label for _, label in seen])
+                    asked.label([name for name, _ in seen], y[at : at + 10])
                 asked.alarm(x)
                 answers += len(said) + 1
                 accuracies.append(float(np.mean(np.concatenate(said) == y)))
@@ -340,13 +348,15 @@ def main():
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--malformed", type=int, default=1_000)
     parser.add_argument("--replay", type=float, metavar="MINUTES", help="weeks instead of the mix")
+    parser.add_argument("--record", action="store_true", help="replay: with a monitor and labels")
     parser.add_argument("--port", type=int, default=8765)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.replay is None:
         part = {"mix": measure(given.clients, given.requests, given.malformed, given.port)}
     else:
-        part = {"replay": replay(given.replay, given.port)}
+        name = "replay recorded" if given.record else "replay"
+        part = {name: replay(given.replay, given.port, given.record)}
     (found,) = part.values()
     found["machine"] = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1),
                         "python": platform.python_version()}  # fmt: skip

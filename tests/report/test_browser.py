@@ -11,7 +11,9 @@ import pytest
 from choreographer.errors import ChromeNotFoundError
 from PIL import Image
 
+from engram import Monitor
 from engram.report import ReportInput, build, write_images
+from engram.report.monitor_page import build_monitor_page
 from engram.report.notebook_figures import embed_figure
 from engram.report.report_data import build_report_data
 from engram.report.sections import choose_methods, stage_section
@@ -377,3 +379,27 @@ def test_image_format_is_checked_first(tmp_path, frame_of):
 def test_browser_that_ends_at_once_is_reported():
     with pytest.raises(chromium.NoChromium), chromium.launch("/bin/false"):
         pass
+
+
+@needs_chromium
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_page_of_a_monitor(browser, tmp_path, theme):
+    monitor = Monitor(tmp_path / "monitor", period="day")
+    rng = np.random.default_rng(0)
+    for day in range(4):
+        y = rng.choice(["cat", HOSTILE], 30)
+        p = np.full(30, 0.01) if day == 2 else rng.random(30)
+        ids = monitor.observe(y, rng.random(30), p_values=p, compared=99, time=86_400 * day)
+        monitor.label(ids, rng.choice(["cat", HOSTILE], 30), time=86_400 * day + 60)
+    page = build_monitor_page(monitor, tmp_path / "page.html", title=HOSTILE)
+    browser.events.clear()
+    scheme(browser, theme)
+    browser.open(page)
+    assert browser.evaluate("window.engramReport.ready.then(() => 'drawn')") == "drawn"
+    assert browser.evaluate("document.querySelectorAll('.js-plotly-plot').length") == 8
+    assert browser.evaluate("document.documentElement.dataset.theme") == theme
+    assert browser.evaluate("document.title") == HOSTILE
+    assert "drift of novelty" in browser.evaluate("document.body.innerText")
+    click(browser, "#theme")
+    assert browser.evaluate("document.documentElement.dataset.theme") != theme
+    assert complaints(browser) == []

@@ -34,11 +34,11 @@ def test_late_labels_find_their_predictions(models, monkeypatch):
         (x, y), address = week(5, rows=5), f"http://127.0.0.1:{port}"
         for name, learnt in (("store", 2), ("file", 2)):
             asked = Client(address, token="rules", model=name, retries=0)
-            seen = asked.observe(x, [f"{name} {k}" for k in range(len(x))])
+            seen = asked.record(x, [f"{name} {k}" for k in range(len(x))])
             right = np.mean([label == truth for (_, label), truth in zip(seen, y)])
-            assert asked.labels([one for one, _ in seen], y) == len(x)
+            assert asked.label([one for one, _ in seen], y) == len(x)
             asked.wait(asked.learn(*week(1)))
-            assert asked.observe(x[:2])[0][0] not in ("", seen[0][0])  # ids of the service's own
+            assert asked.record(x[:2])[0][0] not in ("", seen[0][0])  # ids of the service's own
             assert asked.predict(x) == asked.predict(x.tolist())
             monitor = Monitor.of(models[name])
             assert monitor.observations()["model"].unique().tolist() == [1, learnt]
@@ -69,7 +69,7 @@ def test_an_answer_does_not_depend_on_the_disk(models, monkeypatch, caplog):
             monkeypatch.setattr(service.first.monitor, verb, full)
         assert asked.predict(x) == service.first.learner.predict(x).tolist()
         with pytest.raises(EngramError, match="nothing was recorded"):
-            asked.observe(x)
+            asked.record(x)
         assert asked.wait(asked.learn(*week(1))).state == "learnt"
         until(lambda: "a learning is not recorded" in caplog.text)
         assert "predictions are not recorded" in caplog.text
@@ -79,8 +79,8 @@ def test_what_is_not_recorded_is_said(models, tmp_path):
     with serving({"file": models["file"]}) as (port, service):
         asked = Client(f"http://127.0.0.1:{port}", retries=0)
         for ask_for in (
-            lambda: asked.labels(["a"], [1]),
-            lambda: asked.observe([[0] * 8], ["a"]),
+            lambda: asked.label(["a"], [1]),
+            lambda: asked.record([[0] * 8], ["a"]),
         ):
             with pytest.raises(ServiceError, match="--record"):
                 ask_for()

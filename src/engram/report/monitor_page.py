@@ -235,15 +235,17 @@ def _drift(monitor: Monitored, rate: float) -> Drawn:
         return Section("drift", "Drift", words, note=note), None
     figure = _over_periods("adjusted p-value", found["period"])
     figure.update_yaxes(type="log", exponentformat="power", nticks=6)
-    floor = max(float(found["p_value"][found["p_value"] > 0].min()), 1e-30)
+    positive = found["p_value"][found["p_value"] > 0]
+    floor = max(float(positive.min()) if len(positive) else 0.0, 1e-30)
+    points = _join_points(found.assign(adjusted=found["adjusted"].clip(lower=floor)))
     for flag, look in ((False, PALETTE[6]), (True, PALETTE[1])):
-        part = found[found["drift"] == flag]
+        part = points[points["drift"] == flag]
+        named = flag and len(part) <= MOST_NAMED
         figure.add_scatter(
-            x=part["period"], y=part["adjusted"].clip(lower=floor), **_EVERY,
-            mode="markers+text" if flag and len(part) <= MOST_NAMED else "markers",
-            textposition=_sides(part), cliponaxis=False,
+            x=part["period"], y=part["adjusted"], text=part["names"], **_EVERY,
+            mode="markers+text" if named else "markers", cliponaxis=False,
+            textposition=[("middle right", "middle left")[one] for one in part["turn"]],
             marker={"color": look, "size": 7, "symbol": "diamond" if flag else "circle"},
-            text=[as_plot_text(shorten(one, 60)) for one in part["what"]],
             hovertemplate="%{text}<br>period %{x}<br>p %{y:.2g}<extra></extra>",
         )  # fmt: skip
     levels = found.groupby("period")["level"].first()
@@ -254,8 +256,8 @@ def _drift(monitor: Monitored, rate: float) -> Drawn:
     columns = (
         Column("period", "Period", "number", 0), Column("what", "What"),
         Column("rows", "Rows", "number", 0), Column("distance", "Distance", "number"),
-        Column("p_value", "p", "p"), Column("adjusted", "Adjusted p", "p"),
-        Column("level", "Level", "p"), Column("verdict", "Verdict"),
+        Column("p_value", "p", "number", 6), Column("adjusted", "Adjusted p", "number", 6),
+        Column("level", "Level", "number", 6), Column("verdict", "Verdict"),
     )  # fmt: skip
     frame = found.assign(verdict=np.where(found["drift"], "drift", ""))
     frame = frame.sort_values("p_value", kind="stable")[:MOST_TESTS]
@@ -360,10 +362,16 @@ def _kept_rows(monitor: Monitored) -> Drawn:
 # Parts of figures.
 
 
-def _sides(part: pd.DataFrame) -> list[str]:
-    """Where the names of points go, so that those of equal points can be read."""
-    turn = part.groupby("period").cumcount() % 2
-    return [("middle right", "middle left")[one] for one in turn]
+def _join_points(found: pd.DataFrame) -> pd.DataFrame:
+    """Tests of a period with nearly the same p-value as one point, with their names."""
+    place = np.log10(found["adjusted"]).round(1)
+    groups = found.groupby(["period", "drift", place.rename("place")])
+    points = groups.agg(adjusted=("adjusted", "min"), names=("what", _join_names)).reset_index()
+    return points.assign(turn=points.groupby(["period", "drift"]).cumcount() % 2)
+
+
+def _join_names(names: pd.Series[str]) -> str:
+    return as_plot_text(shorten(", ".join(names), 60))
 
 
 def _over_periods(y: str, periods: Any, **layout: Any) -> go.Figure:

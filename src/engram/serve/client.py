@@ -159,8 +159,10 @@ class Client:
         return now
 
     # -- monitoring --------------------------------------------------------------------------------
-    def observe(self, x: Any, ids: list[str] | None = None) -> list[tuple[str, Any]]:
-        """Predict rows and return their ids and labels; `labels` tells later what was right.
+    def record(self, x: Any, ids: list[str] | None = None) -> list[tuple[str, Any]]:
+        """Predict rows, have that recorded, and return ids and labels.
+
+        `label` tells by the ids what was right.
 
         Needs a service that records (``engram serve --record``).
         """
@@ -169,7 +171,7 @@ class Client:
             raise EngramError("nothing was recorded (engram serve --record)")
         return list(zip(found["ids"], found["labels"]))
 
-    def labels(self, ids: list[str], y: Any) -> int:
+    def label(self, ids: list[str], y: Any) -> int:
         """Record the labels of predicted rows by their ids; they may come late, early, or again."""
         found: int = self.ask("POST", self.path("/labels"), {"ids": ids, "y": y})["labels"]
         return found
