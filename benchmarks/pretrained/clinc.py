@@ -107,7 +107,12 @@ def choose_rows(data: Any, rows: int, tested: int) -> Any:
     """Data with so many training and test rows of each class; 0: all."""
     train = data.limit(rows * data.n_classes).train if rows else data.train
     test = data.limit(tested * data.n_classes).test if tested else data.test
-    return replace(data, train=train, test=test, valid=data.valid[:0])
+    own = torch.cat([train, test])  # others would be encoded in vain
+    ours, theirs = torch.arange(len(own)).split([len(train), len(test)])
+    return replace(
+        data, x=data.x[own], y=data.y[own], train=ours, test=theirs, valid=ours[:0], texts=(),
+        attributes={key: values[own] for key, values in data.attributes.items()},
+    )  # fmt: skip
 
 
 def measure(data: Any, outside: Any, order: int, made: list[Any], **options: Any) -> pd.DataFrame:

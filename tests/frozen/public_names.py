@@ -21,6 +21,7 @@ import engram
 from engram.cli import app
 from engram.engine import checkpoints, portable_state
 from engram.experiments import experiment_id, search
+from engram.methods.method import Method
 from engram.records import predictions, probe_arrays, scored_items
 
 MODULES = (
@@ -188,6 +189,8 @@ def _members(kind: type) -> Iterator[str]:
     plain = inspect.isfunction(start) and not own and not hasattr(kind, "_fields")
     if plain and len(inspect.signature(start).parameters) > 1:
         yield f"__init__{_signature(start)}"
+    if issubclass(kind, Method) and kind is not Method:
+        return  # its verbs are those of the contract, and its helpers its own
     for name, value in sorted(vars(kind).items()):
         if name.startswith("_") or name in own or name in getattr(kind, "_fields", ()):
             continue
