@@ -259,7 +259,7 @@ def test_crashes_restarts_and_clients_that_never_notice(model, monkeypatch):
         clients = [threading.Thread(target=client, args=(port,)) for _ in range(3)]
         for one in clients:
             one.start()
-        until(lambda: ask(port, "/jobs/2")[1]["state"] == "learnt")
+        until(lambda: ask(port, "/jobs/2")[1]["state"] == "learnt", 300)  # it loads torch
         until(lambda: (200, 2) in answers)
         over.set()
         for one in clients:
