@@ -56,8 +56,13 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(autouse=True)
 def forget_user_modules():
-    """Modules that one test wrote and imported are not there for the next: names may be equal."""
+    """Modules that one test wrote and imported are not there for the next: names may be equal.
+
+    Nor are the folders in which it looked for them.
+    """
+    folders = list(sys.path)
     yield
+    sys.path[:] = folders
     here = Path(__file__).parents[1]
     for name in USER_MODULES & sys.modules.keys():
         file = getattr(sys.modules[name], "__file__", None)

@@ -10,16 +10,21 @@ import numpy as np
 import pytest
 
 import engram
+from engram.report.monitor_page import find_problems
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "paper.py"
+ROOT = Path(__file__).parents[1]
+
+
+def load_example(name):
+    spec = importlib.util.spec_from_file_location(f"{name}_example", ROOT / f"examples/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def paper():
-    spec = importlib.util.spec_from_file_location("paper_example", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_example("paper")
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +75,58 @@ def test_a_second_call_trains_nothing(paper, folder):
     before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/results-*")}
     paper.write_paper(folder, ("blobs", "digits"), seeds=3, epochs=1, device="cpu")
     assert {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/results-*")} == before
+
+
+# Twelve weeks: a new class, a drift, a bad week, a roll-back.
+
+
+@pytest.fixture(scope="module")
+def weeks(tmp_path_factory):
+    script = load_example("twelve_weeks")
+    store = script.begin(tmp_path_factory.mktemp("weeks") / "fruit")
+    return script, store, {week: script.pass_week(store, week) for week in range(1, 13)}
+
+
+def test_twelve_weeks_are_learnt_but_for_the_shuffled_one(weeks):
+    script, store, found = weeks
+    assert [week for week, one in found.items() if not one.accepted] == [script.SHUFFLED]
+    assert found[script.SHUFFLED].reason.startswith("labels: ")
+    low = {week: one.accuracy for week, one in found.items() if one.accuracy < 0.93}
+    assert set(low) == {script.PLUMS, script.MISTAKEN + 1}
+    assert low[script.PLUMS] < 0.78, "every plum was called something else"
+    assert found[script.PLUMS + 1].accuracy > 0.93, "plums are learnt"
+    assert found[12].accuracy > 0.95
+    before, after = found[script.MISTAKEN].learnt, store.version(found[11].learnt)
+    assert found[11].asked == before
+    assert after.parent == store.version(before).parent, "begun from the version before the mistake"
+    assert store.current.number == found[12].learnt
+    for name in ("apple", "lemon", "pear", "plum"):
+        rows, y = script.make_week(13)
+        assert store.learner.score(rows[y == name], y[y == name]) > 0.9
+
+
+def test_the_monitor_tells_of_what_happened(weeks):
+    script, store, found = weeks
+    monitor = store.monitor
+    weekly = monitor.accuracy("period")["accuracy"]
+    assert weekly.tolist() == pytest.approx([one.accuracy for one in found.values()])
+    drift = monitor.drift()
+    named = drift[drift["drift"]].groupby("period")["what"].agg(set)
+    assert set(named.index) == {script.PLUMS, script.NEW_SCALE}
+    assert named[script.NEW_SCALE] - {"novelty"} == {"weight"}
+    assert found[script.PLUMS].alarms > 0.15
+    usual = [found[week].alarms for week in (1, 2, 3, 10, 11, 12)]
+    assert np.mean(usual) < 0.08
+    problems = " ".join(find_problems(monitor))
+    assert "Period 11: accuracy" in problems
+    assert monitor.forgetting()["forgotten"].max() < 0.1
+    assert monitor.accuracy("class").loc["lemon", "accuracy"] < 0.97
+
+
+def test_the_guide_quotes_the_script():
+    script = (ROOT / "examples" / "twelve_weeks.py").read_text()
+    guide = (ROOT / "docs" / "guide" / "week-by-week.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert len(blocks) == 6
+    for block in blocks:
+        assert block in script

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the same names once more, for type checkers
     from engram import methods, metrics, models, records, report
     from engram.data import Data, datasets, load
-    from engram.deploy import Gate, Learner, ModelStore
+    from engram.deploy import Gate, Learner, ModelStore, Monitor
     from engram.engine.training import Training
     from engram.errors import AccessError, BadArgument, EngramError, RecordError
     from engram.experiments import Recipe, run
@@ -61,7 +61,7 @@ _MODULE_OF = {
     **dict.fromkeys(("blurry", "new_instances", "online", "balance", "reorder"), "streams"),
     **dict.fromkeys(("tinyimagenet_seq", "eight_task"), "streams"),
     "Client": "serve.client",
-    **dict.fromkeys(("Gate", "Learner", "ModelStore"), "deploy"),
+    **dict.fromkeys(("Gate", "Learner", "ModelStore", "Monitor"), "deploy"),
     "Memory": "memory",
     "PerRun": "per_run",
     "Detector": "novelty.detector",
@@ -116,6 +116,7 @@ __all__ = [
     "Memory",
     "Method",
     "ModelStore",
+    "Monitor",
     "PerRun",
     "Probe",
     "Recipe",

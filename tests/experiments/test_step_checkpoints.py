@@ -379,8 +379,13 @@ def test_nothing_is_sliced_without_a_directory(monkeypatch):
 
 
 class Slow(Method):
+    """Steps that take as long as the environment says, and are told in a file that it names."""
+
     def loss(self, net, batch, state):
         time.sleep(float(os.environ.get("SECONDS_OF_A_STEP", "0")))
+        if told := os.environ.get("FILE_OF_STEPS"):
+            with open(told, "a") as file:
+                file.write(".")
         return {"task": net.task(batch)}
 
 
@@ -393,7 +398,7 @@ def train_slow(out):
 def train_slowly(out, said):
     torch.set_num_threads(1)
     speak_into(said, said)
-    os.environ["SECONDS_OF_A_STEP"] = "0.05"
+    os.environ |= {"SECONDS_OF_A_STEP": "0.05", "FILE_OF_STEPS": f"{said}.steps"}
     train_slow(out)
 
 
@@ -401,10 +406,9 @@ def test_sigterm_saves_and_stops(tmp_path):
     out, whole, said = tmp_path / "out", tmp_path / "whole", tmp_path / "said"
     child = FORKS.Process(target=train_slowly, args=(out, said))
     child.start()
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list(out.glob("recipe*")):
-        time.sleep(0.05)
-    time.sleep(1)  # of the 3 that the first task takes
+    deadline, steps = time.monotonic() + 120, tmp_path / "said.steps"
+    while time.monotonic() < deadline and (not steps.exists() or steps.stat().st_size < 10):
+        time.sleep(0.02)  # of the 3 seconds that the first task takes
     os.kill(child.pid, signal.SIGTERM)
     child.join(60)
     assert "engram.process.Ended: 15" in said.read_text()
@@ -496,12 +500,15 @@ def test_time_that_is_up_stops_inside_a_task(
 
 def test_a_budget_is_kept_within_a_slice(tmp_path, monkeypatch):
     monkeypatch.setenv("SECONDS_OF_A_STEP", "0.03")
-    began = time.monotonic()
-    late = functools.partial(execute, deadline=began + 0.5)
+    now = [0.0]  # a clock that only steps move, so that a busy machine decides nothing
+    late = functools.partial(execute, deadline=0.5)
     with monkeypatch.context() as limited:
         limited.setattr("engram.experiments.run_methods.execute", late)
+        limited.setattr(time, "sleep", lambda seconds: now.append(now[-1] + seconds))
+        for clock in ("monotonic", "perf_counter"):
+            limited.setattr(time, clock, lambda: now[-1])
         train_slow(tmp_path / "out")
-    assert time.monotonic() - began < 1.6  # of 3 that the first task takes
+    assert 0.5 < now[-1] < 1.6  # of 3 that the first task takes
     (kept,) = (tmp_path / "out" / "checkpoint" / "steps").glob("*.safetensors")
     assert all(where[1:] > [0, 0] for where in position(kept).values())
     monkeypatch.setenv("SECONDS_OF_A_STEP", "0")

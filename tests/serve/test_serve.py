@@ -215,14 +215,14 @@ def test_large_and_slow_clients_are_cut_off(running):
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", running[0]), timeout=10) as slow:
         slow.sendall(b"POST /predict HTTP/1.1\r\nhost: localhost\r\n")
-        slow.settimeout(5)
+        slow.settimeout(8)
         with contextlib.suppress(ConnectionResetError):
             assert slow.recv(100) == b""  # closed without a word: the headers never came
     with socket.create_connection(("127.0.0.1", running[0]), timeout=10) as slow:
         slow.sendall(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n"
                      b"authorization: Bearer secret\r\n\r\n{")  # fmt: skip
         assert b"408" in slow.recv(100)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9  # the usual limit is 10
     assert asked(running, "/predict", {"x": TEST[:1].tolist()})[0] == 200
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def predict(
     source: Annotated[
-        Path, typer.Argument(metavar="DIR|MODEL", help="A run directory, or a model.engram.")
+        Path,
+        typer.Argument(metavar="DIR|MODEL", help="A run directory, a model.engram, or a store."),
     ],
     data: Annotated[
         str,
@@ -56,6 +57,9 @@ def predict(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Column to leave out. Repeatable."),
     ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record the predictions for `engram monitor`.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -96,6 +100,8 @@ def predict(
             found = learner.alarm(asked.x, wanted, detector=detector)
             for name in ("novelty", "p_value", "alarm"):
                 table[name] = getattr(found, name)
+    if record:
+        table.insert(0, "id", _record(source, learner, asked, rate))
     text = frame_to_csv(table)
     if out is None:
         emit(text)
@@ -148,14 +154,32 @@ def _say_accuracy(learner: Learner, table: Any, task: int | None) -> None:
         say(f"accuracy {right:.4f} on {rows}{of}")
 
 
+def _record(
+    source: Path, learner: Learner, asked: UnlabelledInputs, rate: float | None
+) -> list[str]:
+    """Record predictions beside a model; returns their ids."""
+    from engram.deploy import ModelStore
+    from engram.deploy.calibration import DEFAULT_RATE
+    from engram.deploy.model_store import is_store
+    from engram.deploy.monitor import Monitor
+
+    model = ModelStore(source) if is_store(source) else learner
+    wanted = DEFAULT_RATE if rate is None else rate
+    found: list[str] = Monitor.of(source).predict(model, asked.x, rate=wanted)["id"].tolist()
+    return found
+
+
 def open_model(
     source: Path, label: str | None, seed: int | None, order: str | None, device: str, trust: bool
 ) -> Learner:
-    """Load the learner of a model file, or of one run of a directory."""
-    from engram.deploy import Learner
+    """Load the learner of a model file, a store, or one run of a directory."""
+    from engram.deploy import Learner, ModelStore
+    from engram.deploy.model_store import is_store
     from engram.errors import bad
     from engram.records import read
 
+    if is_store(source):
+        return ModelStore(source, device=device, trust=trust).learner
     if source.is_dir():
         return read(source).model(label, seed, order=order, device=device, trust=trust)
     if not source.exists():
@@ -226,6 +250,12 @@ def serve(
         int, typer.Option(help="Processes that learn, which several models share.")
     ] = 1,
     threads: Annotated[int, typer.Option(help="Threads per prediction.")] = 1,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record", help="Record predictions and labels that come later, for engram monitor."
+        ),
+    ] = False,
     log_format: Annotated[
         str, typer.Option(metavar="text|json", help="Form of the lines on standard error.")
     ] = "text",
@@ -291,6 +321,7 @@ def serve(
             trust=trust,
             queue=check_int("--queue", queue, 1),
             processes=training_processes,
+            record=record,
         )
         hosts = LOOPBACK if host in LOCAL_HOSTS else ()
         app = create_app(service, limits=limits, tokens=access, hosts=hosts)

@@ -27,6 +27,7 @@ from engram.deploy.deployed_learner import Learner, Progress
 from engram.deploy.estimator import LearnerNotFitted
 from engram.deploy.forgetting import Forgotten, Wanted
 from engram.deploy.gate import Check, Gate
+from engram.deploy.monitor import STORE_FILE, Monitor
 from engram.deploy.new_task import NewTask, labels_to_names, names_to_labels
 from engram.errors import EngramError, RecordError, bad, check_int, plural, wrap_read_errors
 from engram.experiments.model_file import LOCKED
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from engram.deploy.version_diff import VersionDiff
 
 FORMAT = "engram-store-1"
-STORE_FILE = "store.json"
 VERSIONS, ASIDE = "versions", "aside"  # folders of models and their records, and of refused rows
 WRITER = "writer"  # what a process claims
 DEFAULT_GATE = Gate()
@@ -244,6 +244,11 @@ class ModelStore:
         """The version that is served now."""
         self._follow()
         return self.version(self._state["current"])
+
+    @property
+    def monitor(self) -> Monitor:
+        """What versions have predicted and how they did, in the folder of the store."""
+        return Monitor.of(self.folder)
 
     @property
     def gate(self) -> Gate | None:

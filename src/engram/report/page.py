@@ -79,14 +79,10 @@ def render_page(inputs: ReportInput, *, title: str | None = None) -> str:
     shown = {table.name: report_tables.limit_rows(table) for table in tables}
     views = head_views(facts)
     own = choose_head(inputs.recipes, views)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("engram.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = make_environment()
     rows = {name: table_rows(table, cast) for name, table in shown.items()}
     sections = [one for one in built if one.panels or one.name in rows]
-    scripts = plotly.offline.get_plotlyjs(), _asset(environment, "report.js")
+    scripts = plotly.offline.get_plotlyjs(), load_asset(environment, "report.js")
     text: str = environment.get_template("report.html.j2").render(
         title=title or "Engram report",
         version=__version__,
@@ -108,21 +104,25 @@ def render_page(inputs: ReportInput, *, title: str | None = None) -> str:
         doctor=rows["doctor"],
         ledger=rows.get("ledger"),
         reproductions=[v for k, v in rows.items() if k.startswith("reproduction-")],
-        sections=[_section_for_page(s, cast, rows.get(s.name)) for s in sections],
+        sections=[section_for_page(s, cast, rows.get(s.name)) for s in sections],
         definitions=DEFINITION_TEXTS,
-        ramps={
-            theme: ", ".join(color for _, color in scale.colors)
-            for theme, scale in HEAT_SCALES.items()
-        },
+        ramps=list_ramps(),
         recipes=_recipes(inputs, facts),
         more_recipes=max(0, len(inputs.recipes) - MOST_RECIPES),
         environment=_yaml(inputs.environment) if inputs.environment else "",
         page_data=Markup(script_json(_page_data(facts, cast, sections, shown, own))),
         policy=content_security_policy(*scripts),
         scripts=[Markup(one) for one in scripts],
-        css=Markup(_asset(environment, "report.css")),
+        css=Markup(load_asset(environment, "report.css")),
     )
     return text
+
+
+def list_ramps() -> dict[str, str]:
+    """List the colours of heat maps by theme, for a style sheet."""
+    return {
+        theme: ", ".join(color for _, color in scale.colors) for theme, scale in HEAT_SCALES.items()
+    }
 
 
 def draw_all_sections(inputs: ReportInput) -> tuple[list[Section], list[str]]:
@@ -174,7 +174,17 @@ def head_views(facts: ReportData) -> list[str]:
     return sorted(found, key=lambda head: (head != "single", head))
 
 
-def _asset(environment: jinja2.Environment, name: str) -> str:
+def make_environment() -> jinja2.Environment:
+    """Make what fills the templates of pages."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("engram.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+def load_asset(environment: jinja2.Environment, name: str) -> str:
+    """Load a style sheet or a script as it is."""
     loader = environment.loader
     if loader is None:
         raise bad("environment", "a loader", None)
@@ -188,23 +198,34 @@ def _page_data(
     shown: Mapping[str, Table],
     own: str,
 ) -> dict[str, Any]:
-    plots = {panel.name: json.loads(panel.figure.to_json()) for panel in list_panels(sections)}
-    for plot in plots.values():
-        plot["layout"].pop("template", None)
     return {
         "methods": list(cast.names),
         "view": own,
-        "figures": plots,
+        "figures": plain_figures(sections),
         "heat": {theme: scale._asdict() for theme, scale in HEAT_SCALES.items()},
         "forgetting": forgetting_cells(shown["summary"]),
-        "tables": {
-            name: {form: render_table(table, form) for form in ("csv", "latex", "markdown")}
-            for name, table in shown.items()
-        },
+        "tables": render_tables(shown),
     }
 
 
-def _section_for_page(section: Section, cast: DrawnMethods, table: Any) -> dict[str, Any]:
+def render_tables(shown: Mapping[str, Table]) -> dict[str, dict[str, str]]:
+    """Write every table in the forms that can be downloaded."""
+    return {
+        name: {form: render_table(table, form) for form in ("csv", "latex", "markdown")}
+        for name, table in shown.items()
+    }
+
+
+def plain_figures(sections: Sequence[Section]) -> dict[str, Any]:
+    """List the figures of sections by name, as plain values."""
+    plots = {panel.name: json.loads(panel.figure.to_json()) for panel in list_panels(sections)}
+    for plot in plots.values():
+        plot["layout"].pop("template", None)
+    return plots
+
+
+def section_for_page(section: Section, cast: DrawnMethods, table: Any) -> dict[str, Any]:
+    """Convert a section for the template; `table` goes below its figures."""
     place = {name: number for number, name in enumerate(cast.names)}
     panels = [
         {

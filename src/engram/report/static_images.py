@@ -49,12 +49,25 @@ def write_images(
     scale
         Pixels of a PNG per CSS pixel.
     """
+    sections, views = draw_all_sections(inputs)
+    own = choose_head(inputs.recipes, views)
+    return write_section_images(sections, folder, own, formats=formats, width=width, scale=scale)
+
+
+def write_section_images(
+    sections: Sequence[Section],
+    folder: str | os.PathLike[str],
+    own: str = "",
+    *,
+    formats: Sequence[str] = IMAGE_FORMATS,
+    width: int = 800,
+    scale: int = 2,
+) -> list[Path]:
+    """Write every figure of sections, as `write_images` does; `own` is the usual head view."""
     for form in formats:
         check_choice("formats", form, IMAGE_FORMATS)
     check_int("width", width, low=100)
     check_int("scale", scale, low=1)
-    sections, views = draw_all_sections(inputs)
-    own = choose_head(inputs.recipes, views)
     with tempfile.TemporaryDirectory(prefix="engram-") as work:
         drawn: list[dict[str, Any]] = [
             {"fig": figure, "path": str(Path(work) / f"{name}.{form}"),

@@ -25,7 +25,7 @@ from engram.serve.log_lines import RequestFacts
 from engram.serve.request_examples import add_examples
 from engram.serve.request_limits import NAMED, RequestGate, RequestLimits
 from engram.serve.request_tables import TABLE_BODIES, TableRoute
-from engram.serve.served_model import NoVersions, ServedModel
+from engram.serve.served_model import NotRecorded, NoVersions, ServedModel
 from engram.serve.service import Service
 
 PAGE_HEADERS = {
@@ -52,6 +52,13 @@ Task = Annotated[
 ]
 
 
+LONGEST_ID = 200
+Ids = Annotated[
+    list[Annotated[str, Field(max_length=LONGEST_ID)]],
+    Field(min_length=1, description="A text for each row, by which its label is joined later."),
+]
+
+
 class SafeJSONResponse(JSONResponse):
     """JSON in plain ASCII, which can represent any label."""
 
@@ -71,6 +78,7 @@ class PredictRequest(StrictModel):
     x: Inputs
     task: Task = None
     probabilities: Annotated[bool, Field(strict=True)] = False
+    ids: Ids | None = None
 
 
 class NoveltyRequest(StrictModel):
@@ -148,12 +156,29 @@ Table = Annotated[
 ]
 
 
+class LabelsRequest(StrictModel):
+    """Labels of rows that were predicted, by their ids."""
+
+    ids: Ids
+    y: Annotated[list[Label], Field(min_length=1), BeforeValidator(read_labels)]
+
+
+class LabelsResponse(BaseModel):
+    """The number of labels recorded."""
+
+    labels: int
+
+
 class PredictResponse(BaseModel):
-    """Predicted labels, all of one network, which has learnt `tasks` tasks."""
+    """Predicted labels, all of one network, which has learnt `tasks` tasks.
+
+    With the ids under which they are recorded, if they are.
+    """
 
     labels: list[Any]
     tasks: int
     table: Table = None
+    ids: list[str] | None = None
     classes: list[Any] | None = None
     probabilities: list[list[float]] | None = None
 
@@ -351,7 +376,7 @@ def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
         asked: PredictRequest, request: Request, model: ServedModel = found_model
     ) -> PredictResponse:
         """Predict labels of inputs."""
-        found = model.predict(asked.x, asked.task, asked.probabilities)
+        found = model.predict(asked.x, asked.task, asked.probabilities, asked.ids)
         request.scope["facts"].rows = len(found["labels"])
         return PredictResponse(**found)
 
@@ -377,6 +402,15 @@ def _add_model_routes(app: FastAPI, prefix: str, found_model: Any) -> None:
         job = request.app.state.service.learn(model, asked.x, asked.y, facts.id, asked.label)
         facts.rows = job.rows
         return JobResponse(job=job.number, state=job.state, rows=job.rows, table=job.table)
+
+    @app.post(prefix + "/labels", responses=ERROR_RESPONSES, dependencies=[require_role("learn")])
+    def labels(
+        asked: LabelsRequest, request: Request, model: ServedModel = found_model
+    ) -> LabelsResponse:
+        """Record labels of predicted rows, which may come late, early, or again."""
+        count = model.label(asked.ids, list(asked.y))
+        request.scope["facts"].rows = count
+        return LabelsResponse(labels=count)
 
     @app.get(prefix + "/jobs/{number}", responses=ERROR_RESPONSES)
     async def job(
@@ -444,7 +478,10 @@ def _add_service_routes(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> PlainTextResponse:
         """Return counts and times in the format of Prometheus."""
-        text = service.metrics.text({name: one.state for name, one in service.models.items()})
+        models = service.models.items()
+        text = service.metrics.text(
+            {name: one.state for name, one in models}, {name: one.numbers for name, one in models}
+        )
         return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
 
 
@@ -490,7 +527,8 @@ def _add_error_handlers(app: FastAPI) -> None:
         )
 
     @app.exception_handler(NoVersions)
-    async def no_versions(request: Request, problem: NoVersions) -> SafeJSONResponse:
+    @app.exception_handler(NotRecorded)
+    async def not_kept(request: Request, problem: EngramError) -> SafeJSONResponse:
         return SafeJSONResponse({"error": str(problem)}, status_code=404)
 
     @app.exception_handler(EngramError)

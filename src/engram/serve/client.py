@@ -158,6 +158,22 @@ class Client:
             raise EngramError(f"job {number} is {now.state}: {now.error}")
         return now
 
+    # -- monitoring --------------------------------------------------------------------------------
+    def observe(self, x: Any, ids: list[str] | None = None) -> list[tuple[str, Any]]:
+        """Predict rows and return their ids and labels; `labels` tells later what was right.
+
+        Needs a service that records (``engram serve --record``).
+        """
+        found = self._about(x, "/predict", ids=ids)
+        if found["ids"] is None:
+            raise EngramError("nothing was recorded (engram serve --record)")
+        return list(zip(found["ids"], found["labels"]))
+
+    def labels(self, ids: list[str], y: Any) -> int:
+        """Record the labels of predicted rows by their ids; they may come late, early, or again."""
+        found: int = self.ask("POST", self.path("/labels"), {"ids": ids, "y": y})["labels"]
+        return found
+
     # -- versions ----------------------------------------------------------------------------------
     def versions(self, last: int = 100) -> list[dict[str, Any]]:
         """Return the records of the newest versions of a store, the oldest first."""

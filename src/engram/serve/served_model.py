@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from engram.deploy.calibration import DEFAULT_RATE
 from engram.deploy.deployed_learner import Learner
 from engram.deploy.model_store import ModelStore
+from engram.deploy.monitor import Monitor
 from engram.deploy.snapshot import LearnerSnapshot
 from engram.deploy.table_inputs import encode_inputs
 from engram.errors import EngramError, RecordError, bad, check_choice
-from engram.io import sync
+from engram.io import DiskError, sync
 from engram.novelty import detectors
 from engram.records.locks import Claims
 from engram.serve.job_queue import JobQueue, LearningJob
@@ -27,6 +28,7 @@ from engram.serve.training_process import LearningOutcome, TrainingProcess
 from engram.serve.training_worker import find_job
 
 LOG = logging.getLogger("engram.serve")
+MONITOR_SECONDS = 15.0  # between two computations of what the monitor knows
 
 
 class ServedLearner(NamedTuple):
@@ -34,6 +36,26 @@ class ServedLearner(NamedTuple):
 
     learner: Learner
     version: int | None = None
+
+    @property
+    def monitored(self) -> Any:
+        """The learner, or its version of a store, as a `Monitor` takes it."""
+        if self.version is None:
+            return self.learner
+        return MonitoredVersion(self.learner, VersionNumber(self.version))
+
+
+class VersionNumber(NamedTuple):
+    """A version of a store by its number."""
+
+    number: int
+
+
+class MonitoredVersion(NamedTuple):
+    """A version of a store, as a `Monitor` takes it."""
+
+    learner: Learner
+    current: VersionNumber
 
 
 class ServedModel:
@@ -50,11 +72,13 @@ class ServedModel:
         A model file written by `Learner.save`; it is replaced as tasks are learnt.
     queue
         Largest number of waiting tasks.
+    record
+        Whether predictions, labels that come later and learnings are recorded (`Monitor.of`).
     """
 
     def __init__(
         self, name: str, path: str | os.PathLike[str], *, metrics: ServiceMetrics,
-        device: str = "auto", trust: bool = False, queue: int = 100,
+        device: str = "auto", trust: bool = False, queue: int = 100, record: bool = False,
     ) -> None:  # fmt: skip
         self.name, self.metrics = name, metrics
         self.path = Path(path).resolve()  # a link must lead to the same queue and the same lock
@@ -68,6 +92,8 @@ class ServedModel:
             raise RecordError(f"{self.path}: is served by another process")
         self._served = self._open()
         self.jobs = JobQueue(folder, self._last_job(), most=queue)
+        self.monitor = self._open_monitor() if record else None
+        self._numbers: tuple[float, dict[str, float]] = -MONITOR_SECONDS, {}
         # unique to this process: a training process left by another service may still write
         self._next = folder / f"next-{os.getpid()}.engram"
         for left in folder.glob("next-*.engram"):
@@ -89,14 +115,25 @@ class ServedModel:
         return self._served.version
 
     # -- requests ----------------------------------------------------------------------------------
-    def predict(self, x: Any, task: int | None, probabilities: bool) -> dict[str, Any]:
-        """Predict labels of inputs, all by the same snapshot."""
-        now = self.learner.snapshot
+    def predict(
+        self, x: Any, task: int | None, probabilities: bool, ids: list[str] | None = None
+    ) -> dict[str, Any]:
+        """Predict labels of inputs, all by the same snapshot.
+
+        With a monitor they are recorded under `ids`, or new ones, which the answer has.
+        """
+        served = self._served
+        now = served.learner.snapshot
         x, found = _read_rows(x, now)
         if probabilities:
             found["classes"] = now.classes.tolist()
             found["probabilities"] = now.predict_proba(x, task).tolist()
-        labels = now.predict(x, task)
+        if self.monitor is None:
+            if ids is not None:
+                raise bad("ids", "none, because nothing is recorded (engram serve --record)", ids)
+            labels = now.predict(x, task)
+        else:
+            labels, found["ids"] = self._predict_and_record(served, x, ids)
         found["labels"] = labels if isinstance(labels, list) else labels.tolist()
         self.metrics.rows(self.name, "predict", len(found["labels"]))
         return found
@@ -124,6 +161,40 @@ class ServedModel:
             found |= {name: one.tolist() for name, one in asked._asdict().items()}
         self.metrics.rows(self.name, "novelty", len(found["novelty"]))
         return found
+
+    def label(self, ids: list[str], y: list[Any]) -> int:
+        """Record labels of rows that were predicted; returns their number."""
+        if self.monitor is None:
+            raise NotRecorded(f"{self.name}: nothing is recorded (engram serve --record)")
+        self.monitor.label(ids, y)
+        self.metrics.rows(self.name, "label", len(ids))
+        return len(ids)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """How the model does, as `Monitor.numbers`; computed at most every few seconds."""
+        if self.monitor is None:
+            return {}
+        if time.monotonic() - self._numbers[0] > MONITOR_SECONDS:
+            self._numbers = time.monotonic(), self.monitor.numbers()
+        return self._numbers[1]
+
+    def _open_monitor(self) -> Monitor:
+        facts = self.learner.snapshot.facts
+        if facts["labels"] == "set" or facts["head"] == "multi":
+            raise bad("--record", "models that predict one label among all classes", self.name)
+        return Monitor.of(self.path, synced=False)
+
+    def _predict_and_record(
+        self, served: ServedLearner, x: Any, ids: list[str] | None
+    ) -> tuple[Any, list[str] | None]:
+        assert self.monitor is not None
+        try:
+            seen = self.monitor.predict(served.monitored, x, ids=ids)
+        except (DiskError, OSError) as problem:  # an answer without a record is better than none
+            LOG.warning("%s: predictions are not recorded: %s", self.name, problem)
+            return served.learner.snapshot.predict(x), None
+        return seen["label"].to_numpy(), seen["id"].tolist()
 
     def enqueue(self, x: Any, y: list[Any] | None, label: str | None = None) -> LearningJob:
         """Check a task as learning would, and queue it."""
@@ -175,6 +246,11 @@ class ServedModel:
     def finish(self, job: LearningJob, found: LearningOutcome) -> None:
         """Take a task out of the queue, count it and log it."""
         job.version = found.version
+        if self.monitor is not None and not found.error and not found.refused:
+            try:
+                self.monitor.record_learning(self._served.monitored, *self.jobs.read(job.number))
+            except (EngramError, OSError) as problem:  # it is learnt all the same
+                LOG.warning("%s: a learning is not recorded: %s", self.name, problem)
         self.jobs.done(job.number, found.error, found.refused)
         self.metrics.job(self.name, job.state)
         if job.state == "learnt":
@@ -217,6 +293,10 @@ class ServedModel:
     def require_store(self) -> ServedStore:
         """Return this if it is a store of versions."""
         raise NoVersions(f"{self.name}: is a model file, which has no versions (ModelStore.create)")
+
+
+class NotRecorded(EngramError):
+    """Raised when labels come for a model whose predictions are not recorded."""
 
 
 class NoVersions(EngramError):

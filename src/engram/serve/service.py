@@ -39,11 +39,14 @@ class Service:
         Time limit of one task.
     processes
         Number of training processes, which bounds how many models learn at once.
+    record
+        Whether predictions and labels that come later are recorded, for `engram monitor`.
     """
 
     def __init__(
         self, models: ModelPath | Mapping[str, ModelPath], *, device: str = "auto",
         trust: bool = False, queue: int = 100, learn_seconds: float = 3600.0, processes: int = 1,
+        record: bool = False,
     ) -> None:  # fmt: skip
         if not isinstance(models, Mapping):
             models = name_models([str(models)])
@@ -53,8 +56,9 @@ class Service:
             for name, path in models.items():
                 kind = ServedStore if is_store(path) else ServedModel
                 self.models[name] = kind(
-                    name, path, metrics=self.metrics, device=device, trust=trust, queue=queue
-                )
+                    name, path, metrics=self.metrics, device=device, trust=trust, queue=queue,
+                    record=record,
+                )  # fmt: skip
         except BaseException:
             self._close()
             raise

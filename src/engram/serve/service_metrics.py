@@ -73,8 +73,23 @@ class ServiceMetrics:
         """Count a task that was learnt or failed."""
         self._jobs.labels(model, end).inc()
 
-    def text(self, states: Mapping[str, Mapping[str, float | None]]) -> str:
-        """Return the metrics as text, with the present state of each model."""
+    def text(
+        self, states: Mapping[str, Mapping[str, float | None]],
+        monitored: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> str:  # fmt: skip
+        """Return the metrics as text, with the present state of each model.
+
+        `monitored` is what `Monitor.numbers` knows of it.
+        """
+        for model, numbers in (monitored or {}).items():
+            for name, number in numbers.items():
+                full = f"monitor_{name}"
+                if full not in self._gauges:
+                    words = "As in engram.Monitor.numbers."
+                    self._gauges[full] = Gauge(
+                        f"engram_{full}", words, ["model"], registry=self._registry
+                    )
+                self._gauges[full].labels(model).set(number)
         for model, state in states.items():
             for name, value in state.items():
                 if value is not None:

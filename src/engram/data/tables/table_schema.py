@@ -576,47 +576,54 @@ def list_cells(values: Any) -> list[Any]:
     >>> list_cells(pd.Series([1, None], dtype="Int64"))
     [1, None]
     """
-    gaps = values.isna().to_numpy()
-    plain = [one.item() if isinstance(one, np.generic) else one
-             for one in values.astype(object).tolist()]  # fmt: skip
-    return [None if gap else one for one, gap in zip(plain, gaps.tolist(), strict=True)]
-
-
-def _map_cells(values: Any, convert: Callable[[Any], Any], missing: Any, where: str) -> list[Any]:
-    """What each value of a column becomes; equal ones of one type are converted once."""
     import pandas as pd
 
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        kinds = values.cat.categories.to_series()
-        known = [*_map_cells(kinds, convert, missing, where), missing]
-        return [known[code] for code in values.cat.codes.tolist()]
-    cells, done, made = list_cells(values), dict[Any, Any](), list[Any]()
-    for row, one in enumerate(cells):
-        if one is None:
-            made.append(missing)
-            continue
-        if isinstance(one, NO_CELLS):
-            raise bad(where, "one number or text in each row", f"{one!r} in row {row}")
-        key = (type(one), one if isinstance(one, (str, int)) else str(one))  # 1.0 is not 1.00
+    raw = values.to_numpy(object)
+    cells: list[Any] = raw.tolist()
+    if any(issubclass(kind, np.generic) for kind in set(map(type, cells))):
+        cells = [_to_python(one) if isinstance(one, np.generic) else one for one in cells]
+    for row in np.flatnonzero(pd.isna(raw)).tolist():
+        cells[row] = None
+    return cells
+
+
+def _to_python(value: np.generic) -> Any:
+    """A value of numpy as Python has it; points and spans in time would become plain numbers."""
+    import pandas as pd
+
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return pd.Timestamp(value) if isinstance(value, np.datetime64) else pd.Timedelta(value)
+    return value.item()
+
+
+def _map_cells(cells: list[Any], convert: Callable[[Any], Any], missing: Any, where: str) -> Any:
+    """What each value of a column becomes; equal ones of one type are converted once."""
+    types = set(map(type, cells))
+    if any(issubclass(kind, NO_CELLS) for kind in types):
+        row, one = next((row, one) for row, one in enumerate(cells) if isinstance(one, NO_CELLS))
+        raise bad(where, "one number or text in each row", f"{one!r} in row {row}")
+    plain = all(kind in (str, int, bool, type(None)) for kind in types)
+    texts = cells if plain else [one if isinstance(one, (str, int)) else str(one) for one in cells]
+    keys = list(zip(map(type, cells), texts, strict=True))  # 1 is not True, and 1.0 not 1.00
+    known = dict(zip(keys, cells, strict=True))
+    for key, one in known.items():
         try:
-            if key not in done:
-                done[key] = convert(one)
+            known[key] = missing if one is None else convert(one)
         except ValueError as problem:
-            raise bad(where, str(problem), f"{one!r} in row {row}") from None
-        made.append(done[key])
-    return made
+            raise bad(where, str(problem), f"{one!r} in row {keys.index(key)}") from None
+    return [known[key] for key in keys]
 
 
 def _convert_each(
     values: Any, convert: Callable[[Any], float], column: str, where: str, found: _Findings
 ) -> Array:
     """[n] numbers, NaN for missing ones, of a column of another type than the declared one."""
-    made = np.array(_map_cells(values, convert, math.nan, where), np.float64)
-    usual = ("bool",) if convert is _to_boolean else ("int", "float")
-    kinds = Counter(type(one).__name__ for one in list_cells(values) if one is not None)
-    if strange := [kind for kind, _ in kinds.most_common() if kind not in usual]:
+    cells = list_cells(values)
+    usual = (bool,) if convert is _to_boolean else (int, float)
+    kinds = [kind for kind, _ in Counter(map(type, cells)).most_common()]
+    if strange := [kind.__name__ for kind in kinds if kind not in (*usual, type(None))]:
         found.converted[column] = {"str": "text", "bool": "booleans"}.get(strange[0], strange[0])
-    return made
+    return np.array(_map_cells(cells, convert, math.nan, where), np.float64)
 
 
 def _to_number(value: Any) -> float:
@@ -629,6 +636,8 @@ def _to_number(value: Any) -> float:
         if not NUMBER.fullmatch(text):
             raise ValueError(expected)
         return float(text)
+    if isinstance(value, float):
+        return value
     if not isinstance(value, (numbers.Real, Decimal)):
         raise ValueError(expected)
     try:
@@ -659,9 +668,11 @@ def _read_categories(
 ) -> tuple[Array, Array]:
     """[n] the place of each value among the categories, UNSEEN for others; and gaps."""
     find = {"text": _find_text, "numbers": _find_number, "booleans": _find_boolean}[feature.values]
-    told = _map_cells(values, lambda one: (find(feature, one), one), (MISSING, None), where)
-    places = np.array([place for place, _ in told], np.int64)
-    if strange := Counter(str(one) for place, one in told if place == UNSEEN):
+    cells = list_cells(values)
+    told = _map_cells(cells, lambda one: find(feature, one), MISSING, where)
+    places = np.array(told, np.int64)
+    strange = Counter(str(cells[row]) for row in np.flatnonzero(places == UNSEEN).tolist())
+    if strange:
         found.unseen[feature.name] = dict(strange.most_common())
     return places, places == MISSING
 
@@ -752,7 +763,7 @@ def read_moments(values: Any, where: str) -> list[datetime | None]:
     >>> read_moments(pd.Series(["2026-03-01", None]), "column 'day'")
     [datetime.datetime(2026, 3, 1, 0, 0), None]
     """
-    found: list[datetime | None] = _map_cells(values, _to_moment, None, where)
+    found: list[datetime | None] = _map_cells(list_cells(values), _to_moment, None, where)
     return found
 
 

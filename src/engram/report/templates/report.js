@@ -209,8 +209,8 @@
   every("input[name=view]").forEach((box) => box.addEventListener("change", () => { state.view = box.value; apply(); }));
   every("th button").forEach((button) => button.addEventListener("click", () => sortBy(button.parentElement)));
   every("[data-form]").forEach((button) => button.addEventListener("click", () => download(button)));
-  document.getElementById("all-on").addEventListener("click", () => switchAll(true));
-  document.getElementById("all-off").addEventListener("click", () => switchAll(false));
+  document.getElementById("all-on")?.addEventListener("click", () => switchAll(true));
+  document.getElementById("all-off")?.addEventListener("click", () => switchAll(false));
   document.getElementById("definition")?.addEventListener("change", (event) => showForgetting(event.target));
   document.getElementById("filter")?.addEventListener("input", (event) => {
     const wanted = event.target.value.toLowerCase();
