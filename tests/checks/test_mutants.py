@@ -511,7 +511,7 @@ class TestTasks:
                 found = super().networks(stream).items()
                 return {name: Network(one.module, **late) for name, one in found}
 
-        assert "terms that depend on the weights" in killed(
+        assert "task 1 depends on networks that task 2 opens" in killed(
             leakage_rules.check_closed_networks_wait, Late()
         )
 

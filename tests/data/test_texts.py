@@ -140,7 +140,7 @@ def test_learner_reads_texts(result, tmp_path):
     with refuses("x"):
         learner.predict(torch.rand(2, 16))
     with refuses("x"):
-        engram.Learner("ER", SMALL).learn(asked, ["alarm", "hotel"])
+        engram.Learner("ER", "mlp").learn(asked, ["alarm", "hotel"])
 
 
 def test_export_reads_token_ids(result, tmp_path):

@@ -101,6 +101,21 @@ class Batch(NamedTuple):
         values = {name: torch.cat([one, other.values[name]]) for name, one in self.values.items()}
         return Batch._make([*own, *self.shared, self.memory, values, self.times])
 
+    def order_padding_last(self) -> Tensor:
+        """Return the order [B] of the rows in which those of weight 0 come last.
+
+        Rows of two batches that pass side by side stand where they would without padding, as masks
+        of dropout require: ``both.select(both.order_padding_last())``.
+
+        Examples
+        --------
+        >>> rows, none = torch.arange(4.0), torch.zeros(0)
+        >>> batch = Batch(*[rows] * 7, *[none] * 3)._replace(w=torch.tensor([1.0, 0.0, 1.0, 0.0]))
+        >>> batch.order_padding_last().tolist()
+        [0, 2, 1, 3]
+        """
+        return (self.w == 0).to(torch.int8).argsort(stable=True)
+
     @property
     def clock(self) -> Clock:
         """Number, learning rate and progress of the training step."""

@@ -101,13 +101,16 @@ class CLSER(Method):
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
         (memory,) = batch.memory
-        both = batch.join(memory)
+        both = memory.join(batch)
+        order = both.order_padding_last()
+        both = both.select(order)
         logits = net(both.x, both.w).logits
         stable, plastic = (
             self.average(net, state, name)(memory.x).logits for name in ("stable", "plastic")
         )
         wanted = choose_surer(stable, plastic, memory.target, batch.seen)
-        away = squared_logit_distance(logits[len(batch.w) :], wanted, batch.seen)
+        place = order.argsort()[: len(memory.w)]  # of the memory's rows
+        away = squared_logit_distance(logits[place], wanted, batch.seen)
         return {
             "task": net.task(both, logits=logits),
             "consistency": self.strength * mean(away, memory.w),

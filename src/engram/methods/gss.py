@@ -92,14 +92,18 @@ class GSS(OnlineReplay):
         return ReplaySpec("separate", self.size, renew="step")
 
     def loss(self, net: Net, batch: Batch, state: State) -> Terms:
-        return replay_terms(net, batch.join(batch.memory[0]), self.reduce)
+        both = batch.memory[0].join(batch)
+        return replay_terms(net, both.select(both.order_padding_last()), self.reduce)
 
     def remember(self, net: Net, batch: Batch, state: State) -> dict[str, Tensor]:
         if not batch.memory:  # rows that are stored outside of a step are compared with none
             return {"score": torch.full_like(batch.w, UNLIKE)}
-        (memory,), count = batch.memory, len(batch.w)
-        slopes = row_gradients(net, batch.join(memory))
-        new, old = ([one[rows] for one in slopes] for rows in (slice(count), slice(count, None)))
+        (memory,), count = batch.memory, len(batch.memory[0].w)
+        both = memory.join(batch)
+        order = both.order_padding_last()
+        place = order.argsort()
+        slopes = row_gradients(net, both.select(order))
+        old, new = ([one[rows] for one in slopes] for rows in (place[:count], place[count:]))
         return {"score": likeness(new, old, memory.w > 0)}
 
     def admit(self, row: Offer, memory: Slots, state: State) -> tuple[Tensor, State]:
