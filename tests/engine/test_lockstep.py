@@ -359,7 +359,7 @@ def test_floats_of_built_in_methods_are_declared_where_runs_may_differ(name):
         return
     # learning rates of further trainings; whether gradients are bounded at all
     decisive = {"generator_lr", "root_lr", "clip"}
-    decisive |= {"share"} if name == "SupSup" else set()  # a number of weights
+    decisive |= {"share"} if name in ("SupSup", "XdG") else set()  # numbers of weights, of units
     floats = {f.name for f in fields(kind) if "float" in str(f.type)}
     assert floats <= decisive
     for option in per_run_fields(kind) & {f.name for f in fields(kind)}:

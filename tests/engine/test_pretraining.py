@@ -256,8 +256,8 @@ def test_a_root_that_stands_still_has_no_gradient_and_no_update(change, together
     train = functools.partial(toy_runs.train_runs, runs, together=together)
     part, (small,) = train(), {sum(one) for one in sizes}
     sizes.clear()
-    monkeypatch.setattr(lockstep, "frozen_names", lambda _: [])
-    monkeypatch.setattr(single, "frozen_names", lambda _: [])
+    monkeypatch.setattr(lockstep, "frozen_names", lambda *_: [])
+    monkeypatch.setattr(single, "frozen_names", lambda *_: [])
     whole, (all_,) = train(), {sum(one) for one in sizes}
     assert all_ - small == (2 if together else 1) * (12 * 6 + 12)  # the layer that is the root
     far = max(toy_runs.largest_gap(part[k].tensors, whole[k].tensors) for k in whole)
