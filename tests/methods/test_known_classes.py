@@ -22,7 +22,7 @@ from engram.checks.toy_runs import accuracies, make_clouds, make_runs, shrink_se
 from engram.errors import BadArgument
 from engram.learner.objectives import SCOPES
 from engram.memory import Memory
-from engram.methods import AGEM, CLSER, ER, MAS, SSIL, Finetune, ICaRL, Join, LwF
+from engram.methods import AGEM, CLSER, ER, MAS, SSIL, Finetune, ICaRL, Join, LwF, XdG
 from engram.methods.method import Method
 from engram.streams import Stream, blurry, new_instances, permuted
 
@@ -41,6 +41,8 @@ LIBRARY["MAS"] = MAS(strength=0.01)
 LIBRARY["SSIL"] = SSIL(kd_inputs="replay")
 # what answers is an average over more steps than a task has
 LIBRARY["CLSER"] = CLSER(plastic_decay=0.9, stable_decay=0.9)
+# of the few units of this network, a fifth is too little
+LIBRARY["XdG"] = XdG(share=0.4)
 VARIANTS = LIBRARY | {
     "MAS, new data": MAS(strength=0.01, data="new"),
     "MAS, new data, CGLB": MAS(data="new", importance="batch_sq", accum="avg_by_count"),

@@ -12,7 +12,6 @@ from engram.learner.batch import Batch
 from engram.learner.learner import RunLearner
 from engram.learner.networks import Net
 from engram.methods.method import Method, MethodNetworks, Network, State, Terms
-from engram.methods.task_masks import refuse_known_classes
 from engram.models.forward_pass import Output
 from engram.streams.stream import Task
 from engram.streams.stream_outline import StreamOutline
@@ -46,8 +45,6 @@ class SeparateNetworks(Method):
         }
 
     def start(self, learner: RunLearner, task: Task) -> None:
-        if not learner.stage:
-            refuse_known_classes(learner, "SeparateNetworks")
         own = f"task{learner.stage}." if learner.stage else "net."
         learner.free = learner.free.clone()
         for name, free in learner.layout(learner.free).items():
