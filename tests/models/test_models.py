@@ -75,7 +75,7 @@ def draw_inputs(case: str, *rows: int, seed: int = 0) -> torch.Tensor:
 def test_every_name_is_tried():
     named = {spec if isinstance(spec, str) else spec["name"] for spec, _ in CASES.values()}
     # of millions of parameters at the least: test_image_networks.py tries them alone
-    # (those with published weights: test_published_weights.py; of folders: test_pretrained_folders.py)
+    # (published weights: test_published_weights.py; folders: test_pretrained_folders.py)
     elsewhere = {"resnet50", "alexnet", "huggingface", "open_clip", *PUBLISHED}
     assert named == set(models()) - elsewhere
 
