@@ -169,6 +169,8 @@ def test_what_a_gate_needs(begun, tmp_path):
         store.gate = Gate()
     with pytest.raises(BadArgument, match="margin"):
         Gate(margin=-1.0)
+    with pytest.raises(BadArgument, match="did you mean 'margin'"):
+        Gate(margn=0.1)
     with pytest.raises(BadArgument, match="a new or an empty folder"):
         ModelStore.create(tmp_path / "a", begun)
     with pytest.raises(BadArgument, match=r"a folder that ModelStore\.create made"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.special import gammaln
@@ -20,7 +20,7 @@ from engram.deploy.calibration import CalibrationRows
 from engram.deploy.new_task import Array, NewTask
 from engram.deploy.snapshot import LearnerSnapshot
 from engram.engine.portable_state import PortableState
-from engram.errors import check_float, check_int, plural
+from engram.errors import check_fields, check_float, check_int, plural
 
 SHOWN = 5  # names in a reason
 MOST_REPEATED = 0.5  # of the rows of one class
@@ -72,6 +72,10 @@ class Gate:
     drift: float = 0.3
     repeats: float = 0.1
     least: int = 10
+
+    def __new__(cls, *_args: Any, **given: Any) -> Self:
+        check_fields(cls, given)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name in ("margin", "agreement", "drift", "repeats"):

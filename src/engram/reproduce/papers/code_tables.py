@@ -108,7 +108,7 @@ def make_paper(name: str) -> Paper[CodePreset]:
     """The tables of a code base."""
     data = PaperData(name)
     tables = data["tables"]
-    note = f"Reference: {data['repository']} at {data['commit']}, run with the same rows and seeds."
+    note = f"Reference: {data['repository']} at {data['commit']}, run on the same rows."
 
     def entries(title: str) -> Any:
         return lambda preset: _make_entries(tables[title], preset)
